@@ -18,7 +18,7 @@ class ConfigError(ValueError):
 
 
 def load(cls: type[T], path: str | pathlib.Path, overrides: Sequence[str] = ()) -> T:
-    """Read the YAML file at `path` into `cls`, each `a.b=value` of `overrides` replacing a field."""
+    """Read YAML at `path` into `cls`; each `a.b=value` of `overrides` replaces a field."""
     path = pathlib.Path(path)
     if not path.is_file():
         raise ConfigError(f"no config file at {path}")
@@ -61,7 +61,10 @@ def build(cls: type[T], tree: Any, where: str = "") -> T:
             raise ConfigError(f"unknown field {where}{name}; {hint}")
     kwargs = {name: coerce(hints[name], value, where + name) for name, value in tree.items()}
     for field in dataclasses.fields(cls):
-        if field.name not in kwargs and field.default is field.default_factory is dataclasses.MISSING:
+        if (
+            field.name not in kwargs
+            and field.default is field.default_factory is dataclasses.MISSING
+        ):
             raise ConfigError(f"missing field {where}{field.name}")
     try:
         return cls(**kwargs)
@@ -92,7 +95,9 @@ def coerce(kind: Any, value: Any, where: str) -> Any:
     if origin is dict:
         if not isinstance(value, dict):
             raise ConfigError(f"{where}={value!r}; wants `name: value` lines")
-        return {coerce(args[0], k, where): coerce(args[1], v, f"{where}.{k}") for k, v in value.items()}
+        return {
+            coerce(args[0], k, where): coerce(args[1], v, f"{where}.{k}") for k, v in value.items()
+        }
     return _coerce_scalar(kind, value, where)
 
 

@@ -42,7 +42,9 @@ def test_reads_yaml_then_overrides(tmp_path):
 
 
 def test_dump_reads_back_to_the_same_config(tmp_path):
-    run = config.load(Run, written(tmp_path, GOOD), ["optim.weights={a: 1}", "optim.betas=[0.8, 0.9]"])
+    run = config.load(
+        Run, written(tmp_path, GOOD), ["optim.weights={a: 1}", "optim.betas=[0.8, 0.9]"]
+    )
     assert config.load(Run, written(tmp_path, config.dump(run))) == run
     assert run.optim.weights == {"a": 1.0}
 
@@ -51,7 +53,11 @@ def test_dump_reads_back_to_the_same_config(tmp_path):
     ("text", "override", "message"),
     [
         (GOOD, "optim.warmpu=1", "unknown field optim.warmpu; did you mean warmup?"),
-        (GOOD, "optim.schedule=cosin", "optim.schedule='cosin'; choose one of 'constant', 'cosine'"),
+        (
+            GOOD,
+            "optim.schedule=cosin",
+            "optim.schedule='cosin'; choose one of 'constant', 'cosine'",
+        ),
         (GOOD, "model=3", "model=3 is int, wants str"),
         (GOOD, "optim.lr=fast", "optim.lr='fast' is str, wants float"),
         (GOOD, "optim.lr=-1", "optim.lr=-1.0; wants 0 or more"),

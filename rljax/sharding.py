@@ -71,15 +71,18 @@ def named(mesh: Mesh, axes: tuple[str | None, ...], shape: tuple[int, ...] | Non
     return NamedSharding(mesh, where)
 
 
+def _is_axes(x: Any) -> bool:
+    return isinstance(x, tuple)
+
+
 def tree(logical: Any, mesh: Mesh, shapes: Any = None) -> Any:
     """A pytree of axis-name tuples -> the same pytree of NamedShardings.
 
     `shapes`, a like pytree of arrays or ShapeDtypeStructs, turns on the check that axes divide.
     """
-    is_axes = lambda x: isinstance(x, tuple)
     if shapes is None:
-        return jax.tree.map(lambda axes: named(mesh, axes), logical, is_leaf=is_axes)
-    return jax.tree.map(lambda a, x: named(mesh, a, x.shape), logical, shapes, is_leaf=is_axes)
+        return jax.tree.map(lambda axes: named(mesh, axes), logical, is_leaf=_is_axes)
+    return jax.tree.map(lambda a, x: named(mesh, a, x.shape), logical, shapes, is_leaf=_is_axes)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -96,4 +99,6 @@ def constrain(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
     if len(axes) != x.ndim:
         raise ValueError(f"{axes} names {len(axes)} axes of an array of {x.ndim}")
     want = spec(axes)
-    return x if jax.sharding.get_abstract_mesh().empty else jax.lax.with_sharding_constraint(x, want)
+    return (
+        x if jax.sharding.get_abstract_mesh().empty else jax.lax.with_sharding_constraint(x, want)
+    )

@@ -7,7 +7,9 @@ from rljax import sharding
 
 
 def test_names_become_mesh_axes():
-    assert sharding.spec(("layers", "embed", "heads", "head_dim")) == P(None, "fsdp", "tensor", None)
+    assert sharding.spec(("layers", "embed", "heads", "head_dim")) == P(
+        None, "fsdp", "tensor", None
+    )
     assert sharding.spec(("batch", None)) == P(("data", "fsdp"), None)
 
 

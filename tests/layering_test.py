@@ -44,6 +44,8 @@ def test_only_the_files_that_define_modules_import_flax():
     users = {
         path.relative_to(ROOT).as_posix()
         for path in ROOT.rglob("*.py")
-        if any(line.startswith(("import flax", "from flax")) for line in path.read_text().splitlines())
+        if any(
+            line.startswith(("import flax", "from flax")) for line in path.read_text().splitlines()
+        )
     }
     assert users <= {"models/layers.py", "models/decoder.py", "models/heads.py"}
