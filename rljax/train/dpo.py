@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from rljax.losses import preference
 from rljax.losses.mean import Mean
 from rljax.models.config import DecoderConfig
 from rljax.rollout.score import score
@@ -32,6 +33,28 @@ def make_reference(cfg: DecoderConfig, *, dtype=None):
     return lambda params, batch: pair_logprobs(params, cfg, batch, dtype=dtype)[0]
 
 
+def pair_loss(dpo: DpoConfig, logps_B2, ref_B2, tokens_B2) -> preference.Result:
+    """The configured loss of each pair, and its stats, from summed log-probabilities."""
+    if dpo.length_normalize:
+        tokens_B2 = jnp.maximum(tokens_B2, 1.0)
+        logps_B2, ref_B2 = logps_B2 / tokens_B2, ref_B2 / tokens_B2
+    smoothing = {"label_smoothing": dpo.label_smoothing}
+    loss, options = {
+        "sigmoid": (preference.dpo, smoothing),
+        "hinge": (preference.hinge, {}),
+        "ipo": (preference.ipo, {}),
+        "robust": (preference.robust_dpo, smoothing),
+    }[dpo.loss]
+    return loss(
+        chosen=logps_B2[:, 0],
+        rejected=logps_B2[:, 1],
+        ref_chosen=ref_B2[:, 0],
+        ref_rejected=ref_B2[:, 1],
+        beta=dpo.beta,
+        **options,
+    )
+
+
 def make_loss(dpo: DpoConfig, cfg: DecoderConfig, *, dtype=None, remat: str = "none") -> LossFn:
     """A loss over batches of `tokens, segments, mask` [B, 2, T] and `weight` [B].
 
@@ -59,7 +82,6 @@ def make_loss(dpo: DpoConfig, cfg: DecoderConfig, *, dtype=None, remat: str = "n
             "entropy": Mean(
                 (entropy_B2.sum(1) * weight_B).sum(), (tokens_B2.sum(1) * weight_B).sum()
             ),
-            "num_tokens": Mean((tokens_B2.sum(1) * weight_B).sum(), jnp.float32(1.0)),
         }
         if dpo.nll_coef:
             # Per row and by its length (arXiv:2404.19733, eq. 1), so that a row's share of the

@@ -121,11 +121,20 @@ class SftConfig:
 class DpoConfig:
     """Preference optimisation from pairs; the paper of each loss is in `rljax.losses.preference`."""
 
-    loss: Literal["sigmoid", "hinge", "ipo", "robust", "sigmoid_norm"] = "sigmoid"
+    loss: Literal["sigmoid", "hinge", "ipo", "robust"] = "sigmoid"
     beta: float = 0.1
+    length_normalize: bool = False  # mean instead of sum over a completion's tokens
     label_smoothing: float = 0.0  # probability that a pair is labelled the wrong way round
     reference: Literal["precomputed", "live"] = "precomputed"
     nll_coef: float = 0.0  # adds this times the length-normalised NLL of the chosen one
+
+    def __post_init__(self):
+        if self.beta <= 0:
+            raise ConfigError(f"beta={self.beta}; wants more than 0")
+        if self.label_smoothing and self.loss not in ("sigmoid", "robust"):
+            raise ConfigError(f"label_smoothing: loss={self.loss} does not read it")
+        if not 0 <= self.label_smoothing < 0.5:
+            raise ConfigError(f"label_smoothing={self.label_smoothing}; wants 0 or more, below 0.5")
 
 
 @record

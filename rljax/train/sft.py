@@ -35,7 +35,6 @@ def make_loss(sft: SftConfig, cfg: DecoderConfig, *, dtype=None, remat: str = "n
         tokens = mask_BT.sum()
         stats = {
             "entropy": Mean((scored.entropy * mask_BT).sum(), tokens),
-            "num_tokens": Mean(tokens, jnp.float32(1.0)),
         }
         return Mean((token_loss(scored.logprobs) * mask_BT).sum(), tokens), stats
 
