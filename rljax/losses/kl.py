@@ -34,9 +34,7 @@ def absolute(logps: Float[Array, "*S"], ref_logps: Float[Array, "*S"]) -> Float[
     return jnp.abs(logps - ref_logps)
 
 
-def full(
-    logps: Float[Array, "*S V"], ref_logps: Float[Array, "*S V"]
-) -> Float[Array, "*S"]:
+def full(logps: Float[Array, "*S V"], ref_logps: Float[Array, "*S V"]) -> Float[Array, "*S"]:
     """Exact KL over the vocabulary; entries the policy gives no probability count 0."""
     p = jnp.exp(logps)
     return jax.numpy.where(p > 0, p * (logps - ref_logps), 0.0).sum(-1)

@@ -1,8 +1,8 @@
 """Log-probabilities and entropies of tokens, from hidden states and a head, or from logits.
 
-The alignment is the caller's: `hidden[:, t]` predicts `targets[:, t]`, so for next-token scores pass
-`hidden[:, :-1], tokens[:, 1:], mask[:, 1:]`. Nothing of shape [batch, time, vocabulary] is ever
-stored: logits live for one chunk of time at a time, and the backward pass computes them again.
+The alignment is the caller's: `hidden[:, t]` predicts `targets[:, t]`, so for next-token scores
+pass `hidden[:, :-1], tokens[:, 1:], mask[:, 1:]`. Nothing of shape [batch, time, vocabulary] is
+ever stored: logits live for one chunk of time at a time, and the backward pass computes them again.
 """
 
 import functools
@@ -69,9 +69,9 @@ def token_scores(
 ) -> TokenScores:
     """Score tokens under softmax(f(hidden @ head + bias) / temperature), without storing logits.
 
-    f multiplies by `scale`, then soft-caps: `softcap * tanh(x / softcap)`, the order of Hugging Face
-    models. Products of bf16 inputs accumulate in fp32. Gradients for hidden, head and bias are exact
-    (logits are computed again, chunk by chunk); temperature, softcap and scale are constants.
+    f multiplies by `scale`, then soft-caps: `softcap * tanh(x / softcap)`, the order of Hugging
+    Face models. Products of bf16 inputs accumulate in fp32. Gradients for hidden, head and bias are
+    exact (logits are computed again, chunk by chunk); temperature, softcap and scale are constants.
 
     Where `mask` is 0, every output and gradient is 0 whatever the inputs hold, NaN included, and
     chunks of time without any unmasked position cost nothing. A bias of -inf removes a vocabulary
@@ -80,7 +80,8 @@ def token_scores(
     `chunk` is the number of positions per step, for all B rows at once; None picks it so that fp32
     logits of a chunk take `CHUNK_BYTES`. B is global under `jit` over a mesh. To have B local, and
     the head gathered and its gradient reduced once instead of once a chunk, call this inside a
-    `jax.shard_map` over the batch axes. Reverse mode only: a `jvp` needs `token_logprobs_from_logits`.
+    `jax.shard_map` over the batch axes (with `jax.lax.pcast(head, axes, to="varying")`). Reverse
+    mode only: forward mode needs `token_logprobs_from_logits`.
     """
     if isinstance(temperature, int | float) and not temperature > 0:
         raise ValueError(
@@ -163,12 +164,12 @@ def _shape(raw, constants):
 def _raw(h_BtD, head, bias):
     acc = jnp.promote_types(h_BtD.dtype, jnp.float32)
     z = jnp.einsum("btd,dv->btv", h_BtD, head, preferred_element_type=acc)
-    return z if bias is None else z + bias
+    return z if bias is None else z + bias[None, None, :]
 
 
 def _is_target(targets_Bt, vocab):
     # A comparison, not a gather: it fuses, and a head sharded over its vocabulary stays so.
-    return jnp.arange(vocab) == targets_Bt[..., None]
+    return jnp.arange(vocab)[None, None, :] == targets_Bt[..., None]
 
 
 def _starts(T, t):
@@ -252,7 +253,7 @@ def _scores_bwd(t, saved, cotangents):
         start, first = xs
         window = [_slice(x, start, t) for x in (hidden, targets, mask, top, norm, entropy)]
         # Positions that the chunk before has already dealt with count once.
-        live_Bt = window[2] & (jnp.arange(t) >= first - start)
+        live_Bt = window[2] & (jnp.arange(t) >= first - start)[None, :]
         g = [jnp.where(live_Bt, _slice(x, start, t), 0.0) for x in cotangents[:2]]
 
         def add(h_BtD, sums):

@@ -15,6 +15,12 @@ from rljax.losses.precision import at_least_float32
 Axis = int | tuple[int, ...] | None
 
 
+@jax.jit
+def clean(x: Float[Array, "*shape"], mask: Shaped[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """x at the mask, 0 elsewhere, in value and gradient: a product would let NaN through."""
+    return jnp.where(mask != 0, x, 0.0)
+
+
 @functools.partial(jax.jit, static_argnames=("axis", "keepdims"))
 def mean(
     x: Float[Array, "*shape"],

@@ -59,7 +59,7 @@ def sequence_mean(
 def sequence_sum(
     x: Float[Array, "B T"], mask: Shaped[Array, "B T"], *, count_empty_rows: bool = False
 ) -> Mean:
-    """Sums over tokens, mean over sequences: long ones weigh more (`luspo`, `seq-mean-token-sum`)."""
+    """Sums over tokens, mean over sequences: length weighs (`luspo`, `seq-mean-token-sum`)."""
     length_B = mask.sum(1, dtype=jnp.float32)
     return Mean(_selected(x, mask).sum(), _rows(length_B, count_empty_rows))
 

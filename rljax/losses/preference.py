@@ -5,7 +5,6 @@ h = c - r. `rewards/*` in the stats are always beta * c and beta * r, as on TRL'
 """
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 Pairs = Float[Array, "B"]
@@ -59,7 +58,9 @@ def robust_dpo(
     [-(1-ε) log σ(beta h) + ε log σ(-beta h)] / (1-2ε); ValueError unless 0 <= ε < 1/2.
     """
     if not 0 <= label_smoothing < 0.5:
-        raise ValueError(f"label_smoothing={label_smoothing}; robust DPO wants 0 or more, below 0.5")
+        raise ValueError(
+            f"label_smoothing={label_smoothing}; robust DPO wants 0 or more, below 0.5"
+        )
     c, r = chosen - ref_chosen, rejected - ref_rejected
     logits = beta * (c - r)
     loss = -(1 - label_smoothing) * jax.nn.log_sigmoid(logits)

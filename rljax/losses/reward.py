@@ -1,7 +1,6 @@
 """Losses of reward models, one value per pair."""
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
