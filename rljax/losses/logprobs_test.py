@@ -15,12 +15,6 @@ TRAPS = json.loads(
 SHAPES = {"hidden": (2, 11, 5), "head": (5, 17), "bias": (17,)}
 
 
-@pytest.fixture
-def float64():
-    with jax.enable_x64(True):
-        yield
-
-
 def problem(seed=0, dtype=np.float64):
     rng = np.random.default_rng(seed)
     arrays = {k: jnp.asarray(rng.normal(size=s), dtype) for k, s in SHAPES.items()}
@@ -41,7 +35,8 @@ def unchunked(arrays, targets, mask, *, temperature, softcap, scale):
 
 
 @pytest.mark.parametrize("chunk", [None, 1, 2, 3, 4, 7, 11, 50])
-def test_values_and_gradients_equal_the_unchunked_form_in_float64(float64, chunk):
+@jax.enable_x64(True)
+def test_values_and_gradients_equal_the_unchunked_form_in_float64(chunk):
     arrays, targets, mask = problem()
     shape = {"temperature": 0.7, "softcap": 3.0, "scale": 1.3}
     weights = [jnp.asarray(np.random.default_rng(i).normal(size=mask.shape)) for i in (1, 2)]
@@ -92,7 +87,8 @@ def test_nothing_unmasked_gives_zero_and_zero_gradient():
     assert all((g == 0).all() for g in grads)
 
 
-def test_a_removed_vocabulary_entry_has_no_probability_and_no_gradient(float64):
+@jax.enable_x64(True)
+def test_a_removed_vocabulary_entry_has_no_probability_and_no_gradient():
     arrays, targets, _ = problem()
     targets = targets % 10
     bias = arrays["bias"].at[10:].set(-jnp.inf)
@@ -126,7 +122,8 @@ def test_extras_against_float64_numpy():
     assert not scores.correct[~keep].any()
 
 
-def test_logits_of_ten_thousand_stay_exact(float64):
+@jax.enable_x64(True)
+def test_logits_of_ten_thousand_stay_exact():
     arrays, targets, _ = problem()
     big = arrays["hidden"] * 1e4
     want = logprobs.token_logprobs(big, arrays["head"], targets)
