@@ -1,0 +1,65 @@
+"""Tokenised examples -> fixed-shape numpy batches of a few lengths."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rljax.data.encode import Encoded
+
+Batch = dict[str, np.ndarray]
+
+
+def buckets_for(limit: int, given: Sequence[int] = ()) -> tuple[int, ...]:
+    """Row lengths to compile for: as given, or a third, two thirds and all of the limit (× 8)."""
+    if not given:
+        thirds = (-(-limit * part // 3) for part in (1, 2, 3))
+        return tuple(sorted({-(-length // 8) * 8 for length in thirds}))
+    if sorted(set(given)) != list(given) or given[-1] < limit:
+        raise ValueError(f"data.buckets={tuple(given)}; wants rising lengths, the last at least {limit}")
+    return tuple(given)
+
+
+def bucket(length: int, buckets: Sequence[int]) -> int:
+    return next(size for size in buckets if size >= length)
+
+
+def training_batch(
+    examples: Sequence[Encoded], index: Sequence[int], weight: Sequence[float], buckets: Sequence[int]
+) -> Batch:
+    """Right-padded rows: tokens, segments int32, mask fp32 [B, (2,) T]; weight fp32, row int64 [B].
+
+    The mask is 1 on completion tokens, by length. Preferences have an axis of 2: chosen, rejected.
+    """
+    K = len(examples[0].completions)
+    T = bucket(max(len(e.prompt) + len(c) for e in examples for c in e.completions), buckets)
+    tokens = np.zeros((len(examples), K, T), np.int32)
+    segments, mask = np.zeros_like(tokens), np.zeros(tokens.shape, np.float32)
+    for b, example in enumerate(examples):
+        for k, completion in enumerate(example.completions):
+            ids = example.prompt + completion
+            tokens[b, k, : len(ids)] = ids
+            segments[b, k, : len(ids)] = 1
+            mask[b, k, len(example.prompt) : len(ids)] = 1.0
+    rows = {"tokens": tokens, "segments": segments, "mask": mask}
+    return {k: x[:, 0] if K == 1 else x for k, x in rows.items()} | _bookkeeping(index, weight)
+
+
+def prompt_batch(
+    examples: Sequence[Encoded],
+    index: Sequence[int],
+    weight: Sequence[float],
+    buckets: Sequence[int],
+    pad: int = 0,
+) -> Batch:
+    """Left-padded prompts: tokens, segments int32 [B, P]; weight fp32, row int64 [B]."""
+    P = bucket(max(len(e.prompt) for e in examples), buckets)
+    tokens = np.full((len(examples), P), pad, np.int32)
+    segments = np.zeros_like(tokens)
+    for b, example in enumerate(examples):
+        tokens[b, P - len(example.prompt) :] = example.prompt
+        segments[b, P - len(example.prompt) :] = 1
+    return {"tokens": tokens, "segments": segments} | _bookkeeping(index, weight)
+
+
+def _bookkeeping(index: Sequence[int], weight: Sequence[float]) -> Batch:
+    return {"weight": np.asarray(weight, np.float32), "row": np.asarray(index, np.int64)}
