@@ -80,7 +80,7 @@ def resolve(target: str) -> Callable[[argparse.Namespace], int]:
 
 def main(argv: list[str] | None = None) -> int:
     """Run a subcommand; exit codes: 0 done, 1 the user must mend something, 42 stopped and saved."""
-    args = parser().parse_intermixed_args(argv)
+    args = parser().parse_args(argv)
     try:
         return resolve(args.run)(args)
     except (ValueError, OSError, NotImplementedError) as error:

@@ -4,6 +4,7 @@ The answer can be checked by a program, and a model of a million parameters lear
 """
 
 import random
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ def rows(task: str, kind: str, *, seed: int, held_out: bool = False) -> list[Row
         letters = rng.sample(LETTERS, rng.randint(4, 6))
         text = "".join(letters)
         # A tenth of all prompts, chosen by the text itself, is kept for evaluation.
-        if (sum(map(ord, text)) * 7 + ord(text[0]) + 3 * ord(text[-1])) % 10 == 0 == held_out:
+        if (zlib.crc32(text.encode()) % 10 == 0) != held_out:
             continue
         out.append(_row(text, kind, rng))
     return out

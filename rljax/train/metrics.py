@@ -36,9 +36,9 @@ class Log:
         self.folder, self.every, self.shown, self.total = folder, every, shown, total
         self.console = console or Console()
         self.active = jax.process_index() == 0
-        self._pending: tuple[int, float, Mapping[str, Any]] | None = None
-        self._began = time.time()
-        self._first = start
+        self._pending: tuple[int, int, dict[str, Any]] | None = None
+        self._began = self._last = time.time()
+        self._first, self._seen = start, 0
         if not self.active:
             return
         _forget_after(folder / FILE, start)
@@ -48,29 +48,35 @@ class Log:
         self._task = self._bar.add_task("", total=total, completed=start, line="")
         self._bar.start()
 
-    def step(self, step: int, values: Mapping[str, Any]) -> None:
-        """Hand in the metrics of `step`; those of the step before are written now."""
+    def step(self, step: int, values: Mapping[str, Any], *, tokens: int) -> None:
+        """Hand in the metrics of `step`, which read `tokens`; the step before's are written now."""
         self.flush()
-        self._pending = (step, time.time(), values)
+        self._seen += tokens
+        self._pending = (step, tokens, dict(values))
 
     def flush(self) -> dict[str, float]:
         """Write what is pending and return it as floats."""
         if self._pending is None:
             return {}
-        step, moment, values = self._pending
+        step, tokens, values = self._pending
         self._pending = None
         numbers = {name: float(np.asarray(value)) for name, value in values.items()}
+        now = time.time()  # the values are here, so the step is over
+        numbers |= {"step_time": now - self._last, "tokens/s": tokens / max(now - self._last, 1e-9)}
+        numbers["num_tokens"] = float(self._seen)
+        self._last = now
         if self.active and (step % self.every == 0 or step == self.total):
-            self.write(step, numbers, moment)
+            self.write(step, numbers)
         self._show(step, numbers)
+        _check_finite(step, numbers)
         return numbers
 
-    def write(self, step: int, numbers: Mapping[str, float], moment: float | None = None) -> None:
+    def write(self, step: int, numbers: Mapping[str, float]) -> None:
         """One line of JSONL at once (evaluation uses this directly)."""
         if not self.active:
             return
         legal = {k: v if math.isfinite(v) else None for k, v in numbers.items()}
-        row = {"step": step, "time": round(moment or time.time(), 3)} | legal
+        row = {"step": step, "time": round(time.time(), 3)} | legal
         self._file.write(json.dumps(row) + "\n")
         self._file.flush()
         if self._board is not None:
@@ -99,6 +105,15 @@ class Log:
             if self._board is not None:
                 self._board.close()
         return last
+
+
+def _check_finite(step: int, numbers: Mapping[str, float]) -> None:
+    for name in ("loss", "grad_norm"):
+        if not math.isfinite(numbers.get(name, 0.0)):
+            raise ValueError(
+                f"{name} is {numbers[name]} at step {step}; the last checkpoint is intact. Lower "
+                f"optim.lr or look at the rows of that step"
+            )
 
 
 def _bar(console: Console) -> Progress:

@@ -1,0 +1,301 @@
+"""The loop of PPO: sample, reward, value, then several epochs over the same rollout."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.config import ConfigError
+from rljax.data import batches, pipeline
+from rljax.data.encode import Encoded
+from rljax.losses import controllers
+from rljax.models import decoder, heads
+from rljax.rollout.generate import LENGTH, Completions, generate
+from rljax.rollout.sampling import SamplingParams
+from rljax.train import checkpoint, optimizer, ppo, state, step
+from rljax.train.metrics import Log
+from rljax.train.rewards import Rewarder
+from rljax.train.setup import Setup, copy
+from rljax.train.state import TrainState
+
+SHOWN = {"ppo": ("reward", "objective/kl", "completions/mean_length", "tokens/s")}
+BEST = {"ppo": ("eval_reward", False)}
+
+
+def check(setup: Setup) -> None:
+    """ConfigError for sizes that cannot be cut evenly, before anything is compiled."""
+    config = setup.config
+    rows = config.train.batch_size * config.ppo.samples_per_prompt
+    step.check_batch(rows, microbatches=1, mesh=setup.mesh)
+    if rows % config.ppo.minibatches:
+        raise ConfigError(f"ppo.minibatches={config.ppo.minibatches} does not divide {rows} rows")
+    step.check_batch(
+        rows // config.ppo.minibatches,
+        microbatches=config.train.microbatches,
+        mesh=setup.mesh,
+        field=f"rows of a minibatch ({rows} / ppo.minibatches)",
+    )
+    if jax.process_count() > 1:
+        raise ConfigError("algorithm=ppo runs in one process so far")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sampler:
+    """Completions of prompts under the current policy, with one key per row."""
+
+    setup: Setup
+    sampling: SamplingParams
+    stops: Any
+
+    def __call__(self, policy, prompts: batches.Batch, key: jax.Array) -> Completions:
+        keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(len(prompts["tokens"])))
+        placed = step.place_batch({k: prompts[k] for k in ("tokens", "segments")}, self.setup.mesh)
+        with jax.set_mesh(self.setup.mesh):
+            return generate(
+                policy,
+                self.setup.cfg,
+                placed["tokens"],
+                placed["segments"],
+                keys,
+                sampling=self.sampling,
+                stops=self.stops,
+                pad_id=self.setup.pad_id,
+                dtype=self.setup.dtype,
+            )
+
+
+def make_sampler(setup: Setup, stops: Any) -> Sampler:
+    rc = setup.config.rollout
+    sampling = SamplingParams(
+        max_new_tokens=rc.max_new_tokens,
+        temperature=rc.temperature,
+        top_k=rc.top_k,
+        top_p=rc.top_p,
+        stop_ids=setup.stop_ids,
+    )
+    return Sampler(setup=setup, sampling=sampling, stops=stops)
+
+
+def start(setup: Setup, tx) -> tuple[TrainState, TrainState]:
+    """The first state (value head fresh, critic a copy of the policy if separate), its placement."""
+    config, cfg = setup.config, setup.cfg
+    decoder_axes = decoder.logical_axes(cfg)
+    params = {"policy": setup.policy, "value": heads.value_init(jax.random.key(config.seed + 1), cfg)}
+    axes = {"policy": decoder_axes, "value": heads.LOGICAL_AXES}
+    if config.ppo.critic == "separate":
+        params["critic"], axes["critic"] = copy(setup.policy), decoder_axes
+    where = state.shardings(params, {}, tx, axes, setup.mesh).params
+    params["value"] = jax.device_put(params["value"], where["value"])
+    frozen = {"reference": copy(setup.policy)}
+    first = state.create(
+        params=params,
+        frozen=frozen,
+        tx=tx,
+        seed=config.seed,
+        axes=axes,
+        mesh=setup.mesh,
+        extra={"kl_coef": jnp.float32(config.ppo.kl_coef)},
+    )
+    return first, state.shardings(params, frozen, tx, axes, setup.mesh)
+
+
+def joined(prompts: batches.Batch, done: Completions) -> step.Batch:
+    """Prompts and completions as training rows [R, P + L]; the mask is by length."""
+    P, mask = prompts["tokens"].shape[1], np.asarray(done.mask())
+    logps = np.asarray(done.logprobs)
+    return {
+        "tokens": np.concatenate([prompts["tokens"], np.asarray(done.tokens)], 1),
+        "segments": np.concatenate([prompts["segments"], mask.astype(np.int32)], 1),
+        "mask": np.pad(mask, ((0, 0), (P, 0))),
+        "sampler_logps": np.pad(logps, ((0, 0), (P, 0))),
+    }
+
+
+def completion_metrics(done: Completions) -> dict[str, float]:
+    lengths, finish = np.asarray(done.lengths), np.asarray(done.finish)
+    ended = lengths[finish != LENGTH]
+    return {
+        "completions/mean_length": float(lengths.mean()),
+        "completions/min_length": float(lengths.min()),
+        "completions/max_length": float(lengths.max()),
+        "completions/clipped_ratio": float((finish == LENGTH).mean()),
+        "completions/mean_terminated_length": float(ended.mean()) if ended.size else 0.0,
+        "val/num_eos_tokens": float((finish != LENGTH).sum()),
+    }
+
+
+def run(
+    setup: Setup,
+    train: Sequence[Encoded],
+    held: Sequence[Encoded],
+    *,
+    log: Log,
+    saved: checkpoint.Checkpoints,
+    stops: Any,
+    stop: Callable[[], bool],
+) -> TrainState:
+    """Train to the last rollout batch, or until `stop()`; the state is saved in both cases."""
+    config, tc, pc = setup.config, setup.config.train, setup.config.ppo
+    updates = pc.epochs * pc.minibatches
+    tx = optimizer.make(config.optim, steps=tc.steps * updates)
+    now, placed = start(setup, tx)
+    order = pipeline.training_order(len(train), tc.batch_size, seed=config.seed)
+    done = saved.latest() or 0
+    if done:
+        now, host = saved.restore(done, now)
+        order.set_state(host["order"])
+    machine = Machine.make(setup, tx, placed, make_sampler(setup, stops))
+    evaluate = lambda policy: machine.evaluate(policy, held)
+    scores = {}
+    if held and not done:
+        scores = evaluate(now.params["policy"])
+        log.write(0, scores)
+    for i in range(done, tc.steps):
+        now, values, tokens = machine.iterate(now, [train[j] for j in next(order)], i)
+        log.step(i + 1, values, tokens=tokens)
+        last, asked = i + 1 == tc.steps, stop()
+        if held and (last or (tc.eval_every and (i + 1) % tc.eval_every == 0)):
+            scores = evaluate(now.params["policy"])
+            log.write(i + 1, scores)
+        if last or asked or (tc.save_every and (i + 1) % tc.save_every == 0):
+            log.flush()
+            saved.save(i + 1, now, {"order": order.get_state()}, scores)
+        if asked and not last:
+            break
+    saved.wait()
+    return now
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Machine:
+    """The compiled parts of one PPO iteration."""
+
+    setup: Setup
+    sampler: Sampler
+    rewarder: Rewarder
+    experience: Callable
+    update: Callable
+    warmup: Callable | None  # the update while only the critic learns
+    lengths: tuple[int, ...]
+
+    @classmethod
+    def make(cls, setup: Setup, tx, placed: TrainState, sampler: Sampler) -> "Machine":
+        config = setup.config
+        loss = {"temperature": config.rollout.temperature, **setup.options}
+
+        def compiled(rule, **options):
+            loss_fn = ppo.make_loss(config.ppo, setup.cfg, **loss, **options)
+            one = step.make_train_step(loss_fn, rule, microbatches=config.train.microbatches)
+            return step.jit_step(one, setup.mesh, placed)
+
+        warmup = None
+        if config.ppo.critic_warmup:
+            warmup = compiled(optimizer.hold(tx, "policy"), train_policy=False)
+        return cls(
+            setup=setup,
+            sampler=sampler,
+            rewarder=Rewarder.make(setup),
+            experience=jax.jit(
+                ppo.make_experience(
+                    config.ppo, setup.cfg, temperature=config.rollout.temperature, dtype=setup.dtype
+                )
+            ),
+            update=compiled(tx),
+            warmup=warmup,
+            lengths=batches.buckets_for(config.data.max_prompt_length, config.data.buckets),
+        )
+
+    def prompts(self, examples: Sequence[Encoded], weight: Sequence[float] | None = None):
+        weight = [1.0] * len(examples) if weight is None else weight
+        index = range(len(examples))
+        return batches.prompt_batch(examples, index, weight, self.lengths, self.setup.pad_id)
+
+    def iterate(self, now: TrainState, examples: Sequence[Encoded], i: int):
+        """One rollout batch and its updates -> (state, metrics, tokens read)."""
+        pc, mesh = self.setup.config.ppo, self.setup.mesh
+        examples = [e for e in examples for _ in range(pc.samples_per_prompt)]
+        key = jax.random.fold_in(jax.random.fold_in(now.rng, 0x5A), i)
+        prompts = self.prompts(examples)
+        done = self.sampler(now.params["policy"], prompts, key)
+        rewards = self.rewarder(examples, done)
+        penalty = pc.missing_eos_penalty * (np.asarray(done.finish) == LENGTH)
+        rows = joined(prompts, done) | {
+            "scores": (rewards.scores - penalty).astype(np.float32),
+            "weight": rewards.applicable.astype(np.float32),
+        }
+        with jax.set_mesh(mesh):
+            rollout, values = self.experience(
+                now.params, now.frozen, step.place_batch(rows, mesh), now.extra["kl_coef"]
+            )
+        warming = i < pc.critic_warmup
+        now, learned = self._learn(now, rollout, i, self.warmup if warming else self.update)
+        now = self._adapt(now, values, len(examples))
+        extra = {"episode": float((i + 1) * len(examples)), "learning_rate": self._rate(i)}
+        values = rewards.metrics | completion_metrics(done) | values | learned | extra
+        return now, values, int(rows["segments"].sum())
+
+    def _learn(self, now: TrainState, rollout: step.Batch, i: int, update):
+        """Epochs of shuffled minibatches; metrics are means over all updates."""
+        pc = self.setup.config.ppo
+        rng = np.random.default_rng((self.setup.config.seed, i))
+        total = None
+        for _ in range(pc.epochs):
+            shuffled = rng.permutation(len(rollout["weight"]))
+            for rows in np.split(shuffled, pc.minibatches):
+                part = rollout
+                if pc.minibatches > 1:
+                    with jax.set_mesh(self.setup.mesh):
+                        part = _take(rollout, rows)
+                now, values = update(now, part)
+                if total is None and not self._first_ratio_is_one(values, i):
+                    raise ValueError(f"the first importance ratio of rollout {i} is {values['val/ratio']}")
+                total = values if total is None else jax.tree.map(jnp.add, total, values)
+        return now, jax.tree.map(lambda x: x / (pc.epochs * pc.minibatches), total)
+
+    def _first_ratio_is_one(self, values, i: int) -> bool:
+        # Only at the start of a run: reading a value makes the host wait for the device.
+        exact = self.setup.dtype is None
+        return i > 0 or not exact or abs(float(values["val/ratio"]) - 1.0) < 1e-4
+
+    def _adapt(self, now: TrainState, values, rows: int) -> TrainState:
+        pc = self.setup.config.ppo
+        if pc.kl_target is None:
+            return now
+        coef = controllers.adaptive_kl(
+            now.extra["kl_coef"],
+            values["objective/kl_trained"],
+            target=pc.kl_target,
+            horizon=pc.kl_horizon,
+            batch=rows,
+        )
+        return dataclasses.replace(now, extra=now.extra | {"kl_coef": coef})
+
+    def _rate(self, i: int) -> float:
+        config = self.setup.config
+        updates = config.ppo.epochs * config.ppo.minibatches
+        rule = optimizer.schedule(config.optim, config.train.steps * updates, config.optim.lr)
+        return float(rule(i * updates))
+
+    def evaluate(self, policy, held: Sequence[Encoded]) -> dict[str, float]:
+        """Mean reward and length over the held-out prompts, sampled with keys of their own."""
+        tc, parts = self.setup.config.train, []
+        for index, weight in list(pipeline.in_order(len(held), tc.batch_size))[: tc.eval_batches]:
+            examples = [held[j] for j in index]
+            key = jax.random.fold_in(jax.random.key(self.setup.config.seed), int(index[0]) + 1)
+            done = self.sampler(policy, self.prompts(examples), key)
+            rewards = self.rewarder(examples, done)
+            use = weight * rewards.applicable
+            parts.append((rewards.scores * use, np.asarray(done.lengths) * weight, use, weight))
+        scores, lengths, use, weight = (np.concatenate(x) for x in zip(*parts))
+        return {
+            "eval_reward": float(scores.sum() / max(use.sum(), 1.0)),
+            "eval_completions/mean_length": float(lengths.sum() / weight.sum()),
+        }
+
+
+@jax.jit
+def _take(rollout: step.Batch, rows: jax.Array) -> step.Batch:
+    return jax.tree.map(lambda x: x[rows], rollout)
