@@ -1,57 +1,94 @@
-"""What each sampled token was worth: shaped rewards, returns and generalised advantages."""
+"""What each sampled token was worth: shaped rewards, returns, generalised advantages.
+
+Advantages that compare the samples of one prompt are in `group_advantage`.
+"""
+
+import functools
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Num
+from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from rljax.losses import masked
+from rljax.losses.precision import at_least_float32
+
+Rows = Float[Array, "B"]
+Tokens = Float[Array, "B T"]
+Mask = Shaped[Array, "B T"]
 
 
+@functools.partial(jax.jit, static_argnames="after_last")
 def token_rewards(
-    *,
-    scores: Float[Array, "B"],
-    kl: Float[Array, "B T"],
-    kl_coef: Float[Array, ""] | float,
-    mask: Num[Array, "B T"],
-) -> Float[Array, "B T"]:
+    *, scores: Rows, kl: Tokens, kl_coef: ScalarLike, mask: Mask, after_last: bool = False
+) -> Tokens:
     """-kl_coef * kl at every valid token, plus the score at the last one (arXiv:2203.02155, §3.5).
 
-    A row without a valid token gets nothing, its score neither.
+    The last one is found by the mask, never by a token id. A row without a valid token gets
+    nothing, its score neither. `after_last` puts the score one position later when the row has
+    one, as TRL's PPO does; `gae` then wants a mask that is one longer.
     """
     T = mask.shape[1]
-    valid = mask > 0
-    # By length, not by id: the last set position of the mask.
-    last = jnp.where(valid, jnp.arange(T)[None, :], -1).max(axis=1, keepdims=True)
-    at_last = jnp.arange(T)[None, :] == last
-    return masked.clean(-kl_coef * kl + jnp.where(at_last, scores[:, None], 0.0), valid)
+    position = jnp.arange(T)[None, :]
+    last = jnp.where(mask != 0, position, -1).max(1, keepdims=True)
+    at = jnp.minimum(last + 1, T - 1) if after_last else last
+    here = (position == at) & (last >= 0)
+    penalty = masked.clean(-kl_coef * at_least_float32(kl), mask)
+    return penalty + jnp.where(here, at_least_float32(scores)[:, None], 0.0)
 
 
+@jax.jit
 def gae(
     *,
-    rewards: Float[Array, "B T"],
-    values: Float[Array, "B T"],
-    mask: Num[Array, "B T"],
-    gamma: float,
-    lam: float,
-) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
+    rewards: Tokens,
+    values: Tokens,
+    mask: Mask,
+    gamma: ScalarLike = 1.0,
+    lam: ScalarLike = 0.95,
+) -> tuple[Tokens, Tokens]:
     """Generalised advantage estimation (arXiv:1506.02438, eq. 16) -> (advantages, returns).
 
     values[:, t] is the critic's estimate before token t; after the last valid token it is 0. Masked
-    tokens (a tool's, say) are stepped over: the value and the advantage of the next valid token
-    are carried across them undiscounted. Returns are advantages + values, before any whitening.
-    Masked positions of both outputs are 0.
+    tokens (a tool's, say) are stepped over: the value and the advantage of the next valid token are
+    carried across them undiscounted, and a reward there does not count. Returns are advantages +
+    values, before any whitening. Masked positions of both outputs are 0; no gradient passes.
     """
-    valid = mask > 0
+    rewards, values = jax.lax.stop_gradient((rewards, values))
+    rewards, values = (masked.clean(at_least_float32(x), mask) for x in (rewards, values))
 
     def back(carry, xs):
         next_value, next_advantage = carry
-        reward, value, ok = xs
+        reward, value, valid = xs
         advantage = reward + gamma * next_value - value + gamma * lam * next_advantage
-        carry = (jnp.where(ok, value, next_value), jnp.where(ok, advantage, next_advantage))
-        return carry, jnp.where(ok, advantage, 0.0)
+        carry = (
+            jnp.where(valid, value, next_value),
+            jnp.where(valid, advantage, next_advantage),
+        )
+        return carry, jnp.where(valid, advantage, 0.0)
 
     zero = jnp.zeros_like(rewards[:, 0])
-    by_time = (rewards.T, values.T, valid.T)
+    by_time = (rewards.T, values.T, (mask != 0).T)
     _, advantages = jax.lax.scan(back, (zero, zero), by_time, reverse=True)
-    advantages = jax.lax.stop_gradient(advantages.T)
-    return advantages, masked.clean(jax.lax.stop_gradient(advantages + values), valid)
+    return advantages.T, advantages.T + values
+
+
+@jax.jit
+def returns(*, rewards: Tokens, mask: Mask, gamma: ScalarLike = 1.0) -> Tokens:
+    """The discounted reward to go, sum over s >= t of gamma^(s-t) r_s, over valid tokens only."""
+    zeros = jnp.zeros_like(at_least_float32(rewards))
+    return gae(rewards=rewards, values=zeros, mask=mask, gamma=gamma, lam=1.0)[0]
+
+
+@jax.jit
+def reinforce_plus_plus(*, rewards: Tokens, mask: Mask, gamma: ScalarLike = 1.0) -> Tokens:
+    """REINFORCE++ (arXiv:2501.03262): returns of KL-shaped token rewards, whitened over the batch.
+
+    `rewards` come from `token_rewards` with k1. No critic and no groups. Whitening divides by the
+    sample deviation (ddof 1), as verl does; OpenRLHF takes the population's.
+    """
+    return masked.whiten(returns(rewards=rewards, mask=mask, gamma=gamma), mask)
+
+
+@jax.jit
+def penalize_missing_end(scores: Rows, ended: Shaped[Array, "B"], *, penalty: ScalarLike) -> Rows:
+    """Subtract `penalty` from the scores of completions that never ended by themselves."""
+    return at_least_float32(scores) - jnp.where(ended != 0, 0.0, penalty)

@@ -1,40 +1,89 @@
-"""Per-token estimates of KL(policy || reference) from the sampled token's log-probabilities.
+"""Estimates of KL(policy || reference), per token and in nats, from log-probabilities.
 
-Schulman, "Approximating KL divergence" (2020). As a term of the loss their gradients differ from
-their names: E[grad k1] = 0, grad k2 is the KL's gradient on policy, grad k3 is that of the
-reverse KL. In the reward no gradient is taken and k1 is the usual choice.
+Schulman, "Approximating KL divergence" (2020). As a term of the loss, on tokens that the policy
+sampled, their gradients differ from their names: k1's is zero on average, k2's is that of
+KL(policy || reference), k3's is that of KL(reference || policy). A penalty in the reward takes no
+gradient, and k1 is the usual choice there.
 """
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, ScalarLike
+
+from rljax.losses.precision import at_least_float32
+
+Logps = Float[Array, "*shape"]
 
 
-def k1(logps: Float[Array, "*S"], ref_logps: Float[Array, "*S"]) -> Float[Array, "*S"]:
-    """log-ratio: unbiased, signed, high variance."""
-    return logps - ref_logps
+def _log_ratio(logps, ref_logps):
+    return at_least_float32(logps) - at_least_float32(ref_logps)
 
 
-def k2(logps: Float[Array, "*S"], ref_logps: Float[Array, "*S"]) -> Float[Array, "*S"]:
-    """Half the squared log-ratio: biased, low variance."""
-    return 0.5 * (logps - ref_logps) ** 2
+@jax.jit
+def k1(logps: Logps, ref_logps: Logps) -> Logps:
+    """The log-ratio: unbiased, signed, of high variance."""
+    return _log_ratio(logps, ref_logps)
 
 
-def k3(logps: Float[Array, "*S"], ref_logps: Float[Array, "*S"]) -> Float[Array, "*S"]:
-    """exp(r) - r - 1 with r = ref - policy: unbiased and never negative.
+@jax.jit
+def k2(logps: Logps, ref_logps: Logps) -> Logps:
+    """Half the squared log-ratio: biased, of low variance; the KL's gradient as a loss term."""
+    return 0.5 * _log_ratio(logps, ref_logps) ** 2
 
-    The exponent is capped at 80, where fp32 overflows near 88; below it the value is exact.
+
+@jax.jit
+def k3(logps: Logps, ref_logps: Logps, *, max_log_ratio: ScalarLike = 80.0) -> Logps:
+    """exp(d) - d - 1 with d = reference - policy: unbiased and never negative.
+
+    d is capped inside the exponent, which overflows fp32 near 88. verl caps d at 20 and the value
+    at 10.
     """
-    r = ref_logps - logps
-    return jnp.expm1(jnp.minimum(r, 80.0)) - r
+    d = -_log_ratio(logps, ref_logps)
+    return jnp.expm1(jnp.minimum(d, max_log_ratio)) - d
 
 
-def absolute(logps: Float[Array, "*S"], ref_logps: Float[Array, "*S"]) -> Float[Array, "*S"]:
-    """Magnitude of the log-ratio."""
-    return jnp.abs(logps - ref_logps)
+@jax.jit
+def absolute(logps: Logps, ref_logps: Logps) -> Logps:
+    """The magnitude of the log-ratio."""
+    return jnp.abs(_log_ratio(logps, ref_logps))
 
 
-def full(logps: Float[Array, "*S V"], ref_logps: Float[Array, "*S V"]) -> Float[Array, "*S"]:
-    """Exact KL over the vocabulary; entries the policy gives no probability count 0."""
-    p = jnp.exp(logps)
-    return jax.numpy.where(p > 0, p * (logps - ref_logps), 0.0).sum(-1)
+@jax.jit
+def full(logps: Float[Array, "*shape V"], ref_logps: Float[Array, "*shape V"]) -> Logps:
+    """The exact KL(policy || reference) of whole distributions, normalised log-probabilities.
+
+    Entries of no probability under the policy count 0. Swap the arguments for the reverse KL.
+    """
+    possible = logps > -jnp.inf
+    log_p = jnp.where(possible, at_least_float32(logps), 0.0)
+    gap = log_p - jnp.where(possible, at_least_float32(ref_logps), 0.0)
+    return jnp.where(possible, jnp.exp(log_p) * gap, 0.0).sum(-1)
+
+
+@jax.jit
+def straight_through(value: Logps, gradient_of: Logps) -> Logps:
+    """The first argument's value with the second one's gradient."""
+    # Added to an exact zero, so that the value is kept to the last bit.
+    return jax.lax.stop_gradient(value) + (gradient_of - jax.lax.stop_gradient(gradient_of))
+
+
+@jax.jit
+def k1_straight_through(logps: Logps, ref_logps: Logps) -> Logps:
+    """k1's value with k2's gradient, that of KL(policy || reference) (`k1+` in verl)."""
+    return straight_through(k1(logps, ref_logps), k2(logps, ref_logps))
+
+
+@jax.jit
+def k3_straight_through(logps: Logps, ref_logps: Logps) -> Logps:
+    """k3's value with k2's gradient, that of KL(policy || reference) (`k3+` in verl)."""
+    return straight_through(k3(logps, ref_logps), k2(logps, ref_logps))
+
+
+@jax.jit
+def off_policy_k3(logps: Logps, ref_logps: Logps, ratio: Logps) -> Logps:
+    """ratio * k3: unbiased for tokens of an older policy (DeepSeek-V3.2, arXiv:2512.02556).
+
+    `ratio` is π/π_old and is differentiated, so the gradient differs from k3's on policy too. TRL
+    1.16 does this by default, DeepSeekMath's GRPO does not.
+    """
+    return ratio * k3(logps, ref_logps)

@@ -82,6 +82,15 @@ def row_mean(x: Float[Array, "B"], weight: Shaped[Array, "B"] | None = None) -> 
     return Mean(_selected(x, weight).sum(), weight.sum(dtype=jnp.float32))
 
 
+def weighted_sum(*terms: tuple[ScalarLike, Mean]) -> Float[Array, ""]:
+    """Σ coefficient * mean over (coefficient, Mean) terms, each over its own denominator.
+
+    How losses are mixed: RPO is (1, DPO over pairs), (α, NLL over chosen tokens); MPO three terms;
+    an entropy bonus is (-coefficient, entropy over tokens).
+    """
+    return sum(coefficient * mean.value() for coefficient, mean in terms)
+
+
 def _rows(length_B, count_empty_rows):
     if count_empty_rows:
         return jnp.float32(length_B.shape[0])

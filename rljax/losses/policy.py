@@ -1,38 +1,286 @@
-"""Policy-gradient surrogates, one value per token; advantages and old log-probs are constants."""
+"""Policy-gradient surrogates, one value per token (or per row), to be minimised.
+
+Advantages, [B] or [B, T], and old log-probabilities are constants. `mask` marks the tokens the
+policy chose; elsewhere loss and gradient are 0, whatever the inputs hold. Average with
+`mean.token_mean`, `sequence_mean`, `sequence_sum` or `constant_length`: that choice is part of a
+method's name (see `grpo`). At a tie of two branches the gradient is split in halves, as in torch.
+"""
+
+import functools
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, ScalarLike, Shaped
 
-Stats = dict[str, Float[Array, "B T"]]
+from rljax.losses import importance, masked
+from rljax.losses.precision import at_least_float32
+
+Rows = Float[Array, "B"]
+Tokens = Float[Array, "B T"]
+Mask = Shaped[Array, "B T"]
+Advantages = Rows | Tokens
+Stats = dict[str, Float[Array, "..."]]
 
 
-def ratio(logps: Float[Array, "*S"], old_logps: Float[Array, "*S"]) -> Float[Array, "*S"]:
-    """Importance ratio; the log-ratio is held within ±20 (as verl and OpenRLHF do)."""
-    return jnp.exp(jnp.clip(logps - jax.lax.stop_gradient(old_logps), -20.0, 20.0))
+def _per_token(advantages, like):
+    advantages = jax.lax.stop_gradient(at_least_float32(advantages))
+    column = advantages if advantages.ndim == 2 else advantages[:, None]
+    return jnp.broadcast_to(column, like.shape)
 
 
+def _prepare(logps, advantages, mask):
+    """Masked log-probs and advantages [B, T], and the mask (all ones if None)."""
+    mask = jnp.ones(logps.shape, bool) if mask is None else mask
+    logps = masked.clean(at_least_float32(logps), mask)
+    return logps, masked.clean(_per_token(advantages, logps), mask), mask
+
+
+def _ratio(logps, old_logps, mask, level):
+    """[B, T] ratios of each token, or its sequence's."""
+    if level == "token":
+        return importance.token_ratio(logps, old_logps, mask)
+    if level == "sequence":
+        ratio = importance.sequence_ratio(logps, old_logps, mask)
+        return jnp.broadcast_to(ratio[:, None], logps.shape)
+    if level == "sequence_token":
+        return importance.sequence_token_ratio(logps, old_logps, mask)
+    raise ValueError(f"level={level!r}: choose 'token', 'sequence' or 'sequence_token'")
+
+
+@jax.jit
+def reinforce(
+    *, logps: Tokens, advantages: Advantages, mask: Mask | None = None
+) -> tuple[Tokens, Stats]:
+    """-A log π (Williams 1992). Its value means nothing; its gradient is the policy gradient."""
+    logps, advantages, mask = _prepare(logps, advantages, mask)
+    return -advantages * logps, {}
+
+
+@jax.jit
 def ppo_clip(
     *,
-    logps: Float[Array, "B T"],
-    old_logps: Float[Array, "B T"],
-    advantages: Float[Array, "B T"],
-    clip: float = 0.2,
-    clip_high: float | None = None,
-) -> tuple[Float[Array, "B T"], Stats]:
-    """max(-A r, -A clip(r, 1-clip, 1+clip_high)) per token (arXiv:1707.06347, eq. 7).
+    logps: Tokens,
+    old_logps: Tokens,
+    advantages: Advantages,
+    mask: Mask | None = None,
+    clip: ScalarLike = 0.2,
+    clip_high: ScalarLike | None = None,
+    dual_clip: ScalarLike | None = None,
+) -> tuple[Tokens, Stats]:
+    """max(-A ρ, -A clip(ρ, 1-clip, 1+clip_high)) per token (arXiv:1707.06347, eq. 7).
 
-    `clip_high` None is `clip`. At a tie of the two branches the gradient is split in halves, as in
-    torch. Masked positions hold whatever their inputs give: aggregate with a mask.
+    `clip_high` None is `clip`. `dual_clip` c > 1 bounds the loss by -A c where A < 0
+    (arXiv:1912.09729); verl always does so with c = 3.
     """
-    advantages = jax.lax.stop_gradient(advantages)
-    r = ratio(logps, old_logps)
+    logps, advantages, mask = _prepare(logps, advantages, mask)
+    ratio = importance.token_ratio(logps, old_logps, mask)
     high = clip if clip_high is None else clip_high
-    plain, clipped = -advantages * r, -advantages * jnp.clip(r, 1 - clip, 1 + high)
-    log_ratio = jax.lax.stop_gradient(logps - old_logps)
+    plain, cut = -advantages * ratio, -advantages * jnp.clip(ratio, 1 - clip, 1 + high)
+    loss = jnp.maximum(plain, cut)
+    log_ratio = masked.clean(logps - old_logps, mask)
     stats = {
         "policy/approxkl_avg": 0.5 * log_ratio**2,
-        "policy/clipfrac_avg": (clipped > plain).astype(r.dtype),
-        "val/ratio": jax.lax.stop_gradient(r),
+        "policy/clipfrac_avg": (cut > plain).astype(loss.dtype),
+        "val/ratio": masked.clean(ratio, mask),
     }
-    return jnp.maximum(plain, clipped), stats
+    if dual_clip is not None:
+        bound = -advantages * dual_clip
+        stats["policy/clipfrac_lower_avg"] = ((advantages < 0) & (loss > bound)).astype(loss.dtype)
+        loss = jnp.where(advantages < 0, jnp.minimum(loss, bound), loss)
+    return loss, jax.lax.stop_gradient(stats)
+
+
+@functools.partial(jax.jit, static_argnames="level")
+def grpo(
+    *,
+    logps: Tokens,
+    old_logps: Tokens,
+    advantages: Advantages,
+    mask: Mask,
+    clip: ScalarLike = 0.2,
+    clip_high: ScalarLike | None = None,
+    max_ratio: ScalarLike | None = None,
+    level: str = "token",
+) -> tuple[Tokens, Stats]:
+    """-min(ρ A, clip(ρ, 1-clip, 1+clip_high) A): the clipped part of GRPO (arXiv:2402.03300).
+
+    Add the KL term with `regularize`. The names that share this function differ by:
+
+    | method | advantages | clip, clip_high | level | aggregate |
+    |---|---|---|---|---|
+    | GRPO 2402.03300 | `standardize` | .2 | token | `sequence_mean`, + β k3, β .04 |
+    | DAPO 2503.14476 | `standardize` | .2, .28 | token | `token_mean` |
+    | Dr. GRPO 2503.20783 | `center` | .2 | token | `constant_length` |
+    | BNPO (TRL) | `standardize` | .2 | token | `token_mean` of each microbatch |
+    | GSPO 2507.18071 | `standardize` | 3e-4, 4e-4 | sequence | `sequence_mean` |
+    | LUSPO 2602.05261 | `standardize` | 2e-3, 2.5e-3 | sequence | `sequence_sum` |
+    | INTELLECT-2 2505.07291 | `standardize` | .2, max_ratio 4 | token | `token_mean` |
+
+    `max_ratio` caps ρ from above before the min, so that A < 0 cannot run away (two-sided
+    clipping; TRL's `delta`). Stats: shares of tokens clipped on either side, by the advantage's
+    sign; [B] instead of [B, T] at level `sequence`.
+    """
+    logps, advantages, mask = _prepare(logps, advantages, mask)
+    ratio = _ratio(logps, old_logps, mask, level)
+    high = clip if clip_high is None else clip_high
+    cut = jnp.clip(ratio, 1 - clip, 1 + high)
+    plain = ratio if max_ratio is None else jnp.minimum(ratio, max_ratio)
+    loss = -jnp.minimum(plain * advantages, cut * advantages)
+    low_clipped = (plain < 1 - clip) & (advantages < 0)
+    high_clipped = (plain > 1 + high) & (advantages > 0)
+    stats = {
+        "clip_ratio/low_mean": low_clipped,
+        "clip_ratio/high_mean": high_clipped,
+        "clip_ratio/region_mean": low_clipped | high_clipped,
+    }
+    return loss, {k: _indicator(x, level) for k, x in stats.items()}
+
+
+def _indicator(x, level):
+    x = x.astype(jnp.float32)
+    return x.max(1) if level == "sequence" else x
+
+
+def gspo(
+    *,
+    logps: Tokens,
+    old_logps: Tokens,
+    advantages: Advantages,
+    mask: Mask,
+    clip: ScalarLike = 3e-4,
+    clip_high: ScalarLike | None = 4e-4,
+) -> tuple[Tokens, Stats]:
+    """Group sequence policy optimisation (arXiv:2507.18071): one length-normalised ratio a row.
+
+    Every token of a row holds the row's loss; aggregate with `sequence_mean`.
+    """
+    return grpo(
+        logps=logps,
+        old_logps=old_logps,
+        advantages=advantages,
+        mask=mask,
+        clip=clip,
+        clip_high=clip_high,
+        level="sequence",
+    )
+
+
+@functools.partial(jax.jit, static_argnames="level")
+def cispo(
+    *,
+    logps: Tokens,
+    old_logps: Tokens,
+    advantages: Advantages,
+    mask: Mask,
+    max_ratio: ScalarLike = 5.0,
+    min_ratio: ScalarLike = 0.0,
+    level: str = "token",
+) -> tuple[Tokens, Stats]:
+    """-sg(clip(ρ, min, max)) A log π: clipped weights, but no token loses its gradient.
+
+    CISPO (MiniMax-M1, arXiv:2506.13585); the cap 5 is ScaleRL's (arXiv:2510.13786). `max_ratio` is
+    the bound itself, TRL's `epsilon_high`; verl and NeMo RL clip to [1-ε, 1+ε], open-instruct from
+    above at 1+ε.
+    """
+    logps, advantages, mask = _prepare(logps, advantages, mask)
+    ratio = jax.lax.stop_gradient(_ratio(logps, old_logps, mask, level))
+    loss = -jnp.clip(ratio, min_ratio, max_ratio) * advantages * logps
+    capped = (ratio > max_ratio) & (advantages > 0)
+    return loss, {"cispo_clip_ratio": _indicator(capped, level)}
+
+
+@functools.partial(jax.jit, static_argnames="level")
+def sapo(
+    *,
+    logps: Tokens,
+    old_logps: Tokens,
+    advantages: Advantages,
+    mask: Mask,
+    temperature_pos: ScalarLike = 1.0,
+    temperature_neg: ScalarLike = 1.05,
+    level: str = "token",
+) -> tuple[Tokens, Stats]:
+    """-(4/τ) σ(τ (ρ-1)) A: a soft gate in place of the clip (SAPO, arXiv:2511.20347).
+
+    τ is `temperature_pos` where A > 0, else `temperature_neg`; a larger one closes sooner. At ρ = 1
+    the gradient is the policy gradient. Aggregate with `sequence_mean`.
+    """
+    logps, advantages, mask = _prepare(logps, advantages, mask)
+    ratio = _ratio(logps, old_logps, mask, level)
+    tau = jnp.where(advantages > 0, temperature_pos, temperature_neg).astype(ratio.dtype)
+    return -(4 / tau) * jax.nn.sigmoid(tau * (ratio - 1)) * advantages, {}
+
+
+@jax.jit
+def gamma_weight(
+    *,
+    log_ratio: Rows,
+    advantages: Rows,
+    k_pos: ScalarLike = 2.0,
+    lambda_pos: ScalarLike = 3.0,
+    k_neg: ScalarLike = 3.0,
+    lambda_neg: ScalarLike = 2.0,
+) -> Rows:
+    """VESPO's φ(w) = w^k exp(λ (1-w)), w the sequence's ratio; a constant, 1 at w = 1.
+
+    (k, λ) by the sign of the advantage; 0 counts as positive. w is held in [1e-8, e^20].
+    """
+    log_w = jnp.clip(at_least_float32(log_ratio), jnp.log(1e-8), importance.LIMIT)
+    positive = advantages >= 0
+    k = jnp.where(positive, k_pos, k_neg)
+    lam = jnp.maximum(jnp.where(positive, lambda_pos, lambda_neg), 1e-4)
+    return jax.lax.stop_gradient(jnp.exp(lam + k * log_w - lam * jnp.exp(log_w)))
+
+
+@jax.jit
+def vespo(
+    *,
+    logps: Tokens,
+    old_logps: Tokens,
+    advantages: Rows,
+    mask: Mask,
+    sampler_ratio: Tokens | None = None,
+    k_pos: ScalarLike = 2.0,
+    lambda_pos: ScalarLike = 3.0,
+    k_neg: ScalarLike = 3.0,
+    lambda_neg: ScalarLike = 2.0,
+) -> tuple[Tokens, Stats]:
+    """-φ(w) A log π, w the product of all ratios of the row (VESPO, arXiv:2602.10693).
+
+    `sampler_ratio` [B, T] (old over sampler, truncated or masked beforehand) goes into w, not in
+    front of the loss. Aggregate with `token_mean`.
+    """
+    log_ratio = importance.log_sequence_weight(logps, old_logps, mask, sampler_ratio)
+    weight = gamma_weight(
+        log_ratio=log_ratio,
+        advantages=advantages,
+        k_pos=k_pos,
+        lambda_pos=lambda_pos,
+        k_neg=k_neg,
+        lambda_neg=lambda_neg,
+    )
+    logps, column, _ = _prepare(logps, advantages, mask)
+    return -weight[:, None] * column * logps, {"vespo/phi_seq_mean": weight}
+
+
+@jax.jit
+def regularize(
+    loss: Tokens,
+    *,
+    mask: Mask,
+    weight: Tokens | Rows | None = None,
+    kl: Tokens | None = None,
+    kl_coef: ScalarLike = 0.0,
+) -> Tokens:
+    """weight * surrogate + kl_coef * kl, at the mask.
+
+    `weight` is what rescales or drops policy terms: sampler corrections of `importance`, the rows
+    of `keep_on_policy`, the tokens of `high_entropy`. As in the peers it never touches the KL term,
+    and no denominator shrinks with it. `kl` is an estimate of `losses.kl`, differentiated.
+    """
+    if weight is not None:
+        weight = weight if weight.ndim == 2 else weight[:, None]
+        loss = loss * jax.lax.stop_gradient(jnp.broadcast_to(weight, loss.shape))
+    if kl is not None:
+        loss = loss + kl_coef * kl
+    return masked.clean(loss, mask)
