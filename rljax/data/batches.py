@@ -53,12 +53,17 @@ def prompt_batch(
 ) -> Batch:
     """Left-padded prompts: tokens, segments int32 [B, P]; weight fp32, row int64 [B]."""
     P = bucket(max(len(e.prompt) for e in examples), buckets)
-    tokens = np.full((len(examples), P), pad, np.int32)
+    return left_padded([e.prompt for e in examples], P, pad) | _bookkeeping(index, weight)
+
+
+def left_padded(prompts: Sequence[Sequence[int]], length: int, pad: int) -> Batch:
+    """tokens and segments int32 [B, length], each prompt at the right end of its row."""
+    tokens = np.full((len(prompts), length), pad, np.int32)
     segments = np.zeros_like(tokens)
-    for b, example in enumerate(examples):
-        tokens[b, P - len(example.prompt) :] = example.prompt
-        segments[b, P - len(example.prompt) :] = 1
-    return {"tokens": tokens, "segments": segments} | _bookkeeping(index, weight)
+    for b, ids in enumerate(prompts):
+        tokens[b, length - len(ids) :] = ids
+        segments[b, length - len(ids) :] = 1
+    return {"tokens": tokens, "segments": segments}
 
 
 def _bookkeeping(index: Sequence[int], weight: Sequence[float]) -> Batch:

@@ -34,6 +34,12 @@ def open_checkpoint(path: str | pathlib.Path) -> tuple[Source, dict[str, Any]]:
     return SafetensorsFiles(path), read_json(path / "config.json")
 
 
+def generation_config(path: str | pathlib.Path | None) -> dict[str, Any] | None:
+    """The checkpoint's `generation_config.json`, which is read for stop ids and never applied."""
+    file = pathlib.Path(path or "") / "generation_config.json"
+    return read_json(file) if path and file.is_file() else None
+
+
 def load(path: str | pathlib.Path, *, mesh: Mesh | None = None, dtype=np.float32):
     """(params, cfg) of a causal language model, every leaf placed by its logical axes on `mesh`.
 

@@ -23,6 +23,7 @@ BEST = {"sft": ("eval_loss", True), "dpo": ("eval_rewards/accuracies", False)}
 def check(setup: Setup) -> None:
     """ValueError for a batch that cannot be cut evenly, before anything is compiled."""
     tc = setup.config.train
+    batches.buckets_for(setup.config.data.max_length, setup.config.data.buckets)
     step.check_batch(tc.batch_size, microbatches=tc.microbatches, mesh=setup.mesh)
 
 

@@ -38,6 +38,7 @@ def check(setup: Setup) -> None:
         mesh=setup.mesh,
         field=f"rows of a minibatch ({rows} / ppo.minibatches)",
     )
+    batches.buckets_for(config.data.max_prompt_length, config.data.buckets)
     if jax.process_count() > 1:
         raise ConfigError("algorithm=ppo runs in one process so far")
 

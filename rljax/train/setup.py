@@ -1,7 +1,6 @@
 """From a run's config to what every stage needs: folder, mesh, tokenizer, model, rows."""
 
 import dataclasses
-import json
 import pathlib
 from typing import Any
 
@@ -50,7 +49,7 @@ def make(config: RunConfig) -> Setup:
     mesh = make_mesh(config)
     where = config.model.tokenizer or config.model.path
     tok = tokenizer.load_tokenizer(where)
-    generation = _generation_config(config.model.path)
+    generation = load.generation_config(config.model.path)
     if config.model.fresh is not None:
         cfg = fresh_config(config.model.fresh, len(tok))
         policy = fresh_params(cfg, mesh, config.seed)
@@ -105,11 +104,6 @@ def copy(params: Any) -> Any:
     return jax.jit(lambda tree: jax.tree.map(jnp.copy, tree))(params)
 
 
-def _generation_config(path: str | None) -> dict[str, Any] | None:
-    file = pathlib.Path(path or "") / "generation_config.json"
-    return json.loads(file.read_text()) if path and file.is_file() else None
-
-
 def open_folder(config: RunConfig) -> bool:
     """Claim the run's folder and write the resolved config; True when the run is to be resumed.
 
@@ -117,7 +111,7 @@ def open_folder(config: RunConfig) -> bool:
     """
     folder = pathlib.Path(config.output)
     file = folder / CONFIG_FILE
-    if file.is_file():
+    if file.is_file() and _has_results(folder):
         old, new = config_lib.load(RunConfig, file), config
         for name, (there, here) in differences(config_lib.to_dict(old), config_lib.to_dict(new)).items():
             raise ConfigError(
@@ -125,11 +119,18 @@ def open_folder(config: RunConfig) -> bool:
                 f"name a new folder, or delete that one"
             )
         return True
-    if folder.exists() and any(folder.iterdir()):
+    if folder.exists() and any(folder.iterdir()) and not file.is_file():
         raise ConfigError(f"output: {folder} is not empty and holds no run; name a new folder")
     folder.mkdir(parents=True, exist_ok=True)
     file.write_text(config_lib.dump(config))
     return False
+
+
+def _has_results(folder: pathlib.Path) -> bool:
+    """Whether the run got as far as its first evaluation or step."""
+    metrics, checkpoints = folder / "metrics.jsonl", folder / "checkpoints"
+    wrote = metrics.is_file() and metrics.stat().st_size > 0
+    return wrote or (checkpoints.is_dir() and any(checkpoints.iterdir()))
 
 
 def differences(old: Any, new: Any, where: str = "") -> dict[str, tuple[Any, Any]]:
