@@ -51,3 +51,10 @@ def gsm8k_correct(completions: Sequence[Any], answer: Sequence[str], **_: Any) -
 def gsm8k_format(completions: Sequence[Any], **_: Any) -> list[float]:
     """1 where the completion ends in a line `#### number`, as GSM8K's solutions do."""
     return [float(re.search(rf"####\s*{NUMBER}\s*$", text_of(c)) is not None) for c in completions]
+
+
+def gsm8k_format_steps(completions: Sequence[Any], **_: Any) -> list[float]:
+    """`gsm8k_format` with steps towards it: 0.25 for `####`, 0.5 for `#### number` anywhere."""
+    texts = [text_of(c) for c in completions]
+    partial = [0.5 if re.search(rf"####\s*{NUMBER}", t) else 0.25 * ("####" in t) for t in texts]
+    return [max(p, f) for p, f in zip(partial, gsm8k_format(completions))]

@@ -1,6 +1,7 @@
 """Checkpoints by Orbax: the whole state, the data cursor, and only complete steps count."""
 
 import dataclasses
+import math
 import pathlib
 import shutil
 from collections.abc import Mapping
@@ -34,15 +35,16 @@ class Checkpoints:
             set_aside_partial(self.path)
         keep: list[Any] = [policies.LatestN(keep_last)]
         if best is not None and keep_best:
+            worst = math.inf if lower_is_better else -math.inf  # saved before any evaluation
             # Together, not `max_to_keep` with `best_fn`: that deletes the newest steps.
             keep.append(
-                policies.BestN(get_metric_fn=lambda m: m[best], reverse=lower_is_better, n=keep_best)
+                policies.BestN(get_metric_fn=lambda m: m.get(best, worst), reverse=lower_is_better, n=keep_best)
             )
         options = ocp.CheckpointManagerOptions(
             preservation_policy=policies.AnyPreservationPolicy(keep),
             enable_async_checkpointing=True,
         )
-        handlers = {"state": ocp.StandardCheckpointHandler(), "host": ocp.JsonCheckpointHandler()}
+        handlers = {"state": ocp.PyTreeCheckpointHandler(), "host": ocp.JsonCheckpointHandler()}
         self._manager = ocp.CheckpointManager(self.path, options=options, item_handlers=handlers)
 
     def latest(self) -> int | None:
@@ -56,7 +58,7 @@ class Checkpoints:
         self._manager.save(
             step,
             args=ocp.args.Composite(
-                state=ocp.args.StandardSave(_flat(state)), host=ocp.args.JsonSave(dict(host))
+                state=ocp.args.PyTreeSave(_flat(state)), host=ocp.args.JsonSave(dict(host))
             ),
             metrics=dict(metrics),
         )
@@ -71,7 +73,10 @@ class Checkpoints:
         restored = self._manager.restore(
             step,
             args=ocp.args.Composite(
-                state=ocp.args.StandardRestore(target), host=ocp.args.JsonRestore()
+                state=ocp.args.PyTreeRestore(
+                    target, restore_args=ocp.checkpoint_utils.construct_restore_args(target)
+                ),
+                host=ocp.args.JsonRestore(),
             ),
         )
         return _unflat(restored["state"], like), restored["host"]
@@ -89,12 +94,34 @@ class Checkpoints:
                     f"{want.shape} here"
                 )
 
+    def restore_policy(self, step: int, like: Any) -> Any:
+        """The parameters of the policy alone, placed as `like` is."""
+        flat = {f"params.policy.{k}": _abstract(x) for k, x in _by_path(like).items()}
+        restored = self._manager.restore(
+            step,
+            args=ocp.args.Composite(
+                state=ocp.args.PyTreeRestore(
+                    flat,
+                    restore_args=ocp.checkpoint_utils.construct_restore_args(flat),
+                    partial_restore=True,
+                )
+            ),
+        )
+        return jax.tree.unflatten(jax.tree.structure(like), [restored["state"][k] for k in flat])
+
     def wait(self) -> None:
         """Block until the last save is complete; raises what went wrong in it."""
         self._manager.wait_until_finished()
 
     def close(self) -> None:
         self._manager.close()
+
+
+def open_existing(folder: pathlib.Path) -> Checkpoints:
+    """The checkpoints of a finished or stopped run, for reading; ValueError when there are none."""
+    if not (folder / FOLDER).is_dir():
+        raise ValueError(f"{folder} holds no checkpoints")
+    return Checkpoints(folder, keep_last=1_000_000)
 
 
 def set_aside_partial(path: pathlib.Path) -> None:
@@ -108,8 +135,11 @@ def set_aside_partial(path: pathlib.Path) -> None:
 
 def _flat(state: TrainState) -> dict[str, jax.Array]:
     """Every leaf by its dotted path; `frozen` is made again from its own source, not saved."""
-    state = dataclasses.replace(state, frozen=None, rng=jax.random.key_data(state.rng))
-    leaves = jax.tree.leaves_with_path(state)
+    return _by_path(dataclasses.replace(state, frozen=None, rng=jax.random.key_data(state.rng)))
+
+
+def _by_path(tree: Any) -> dict[str, jax.Array]:
+    leaves = jax.tree.leaves_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="."): x for path, x in leaves}
 
 
