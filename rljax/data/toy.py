@@ -1,6 +1,7 @@
-"""A generated task for the quickstart: arrange a few letters in alphabetical order.
+"""A generated task for the quickstart: put a few letters in order and close with a mark.
 
-The answer can be checked by a program, and a model of a million parameters learns it in minutes.
+Whether the letters are in order is checked by a program, which is PPO's reward. The mark, `.` or
+`!`, is a coin flip in the supervised data: a matter of taste, which DPO's pairs settle.
 """
 
 import random
@@ -11,11 +12,12 @@ from typing import Any
 from rljax.data.records import Row
 
 LETTERS = "abcdefghij"
+MARKS = ".!"
 COUNT = {"train": 4000, "held_out": 200}
 
 
 def rows(task: str, kind: str, *, seed: int, held_out: bool = False) -> list[Row]:
-    """`sort`: prompts `dbca=`, completions `abcd`. Held-out prompts never occur in training."""
+    """`sort`: prompts `dbca=`, completions `abcd.` or `abcd!`. Held-out prompts never occur in training."""
     if task != "sort":
         raise ValueError(f"data: toy task {task!r} does not exist; choose among 'sort'")
     rng = random.Random(f"{seed} {kind} {held_out}")
@@ -34,27 +36,13 @@ def _row(text: str, kind: str, rng: random.Random) -> Row:
     answer = "".join(sorted(text))
     row = {"prompt": text + "=", "answer": answer}
     if kind == "sft":
-        row["completion"] = answer
+        row["completion"] = answer + rng.choice(MARKS)
     elif kind == "preference":
-        wrong = answer
-        while wrong == answer:
-            wrong = _spoiled(answer, rng)
-        row |= {"chosen": answer, "rejected": wrong}
+        row |= {"chosen": answer + MARKS[0], "rejected": answer + MARKS[1]}
     return row
 
 
-def _spoiled(answer: str, rng: random.Random) -> str:
-    """Two neighbours swapped, a letter lost, or one doubled: the mistakes a weak model makes."""
-    i = rng.randrange(len(answer) - 1)
-    return rng.choice(
-        (
-            answer[:i] + answer[i + 1] + answer[i] + answer[i + 2 :],
-            answer[:i] + answer[i + 1 :],
-            answer[:i] + answer[i] + answer[i:],
-        )
-    )
-
-
 def sort_reward(completions: Sequence[Any], answer: Sequence[str], **_: Any) -> list[float]:
-    """1 where the completion is the answer, else 0."""
-    return [float(completion == right) for completion, right in zip(completions, answer)]
+    """1 where the letters are in order and a single mark closes them, else 0."""
+    right = [{a + mark for mark in MARKS} for a in answer]
+    return [float(completion in either) for completion, either in zip(completions, right)]
