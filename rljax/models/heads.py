@@ -9,8 +9,12 @@ LOGICAL_AXES = {"kernel": (None, "label"), "bias": ("label",)}
 
 
 def value_init(rng: jax.Array, cfg: DecoderConfig) -> dict[str, jax.Array]:
-    """kernel fp32 [D, 1] of std 1/sqrt(D+1), as lm-human-preferences initialises; bias [1] of 0."""
-    kernel = jax.random.normal(rng, (cfg.embed, 1)) * (cfg.embed + 1) ** -0.5
+    """kernel fp32 [D, 1] of std 1/(D+1), bias [1] of 0: a critic that starts near 0.
+
+    With lm-human-preferences' 1/sqrt(D+1) the first values have the size of the final hidden
+    state; their noise drowns a sparse reward, and SmolLM2 unlearned the task before the critic fit.
+    """
+    kernel = jax.random.normal(rng, (cfg.embed, 1)) / (cfg.embed + 1)
     return {"kernel": kernel, "bias": jnp.zeros((1,))}
 
 
