@@ -118,7 +118,7 @@ def token_logprobs_from_logits(
         # Before the softmax: a NaN that enters it leaves by the gradient.
         logits = jnp.where(mask[..., None] != 0, logits, 0.0)
     logp = log_softmax(logits, temperature=temperature)
-    chosen = jnp.take_along_axis(logp, targets[..., None], -1, mode="clip")[..., 0]
+    chosen = logprobs_at(logp, targets[..., None])[..., 0]
     entropy = entropy_of(logp)
     if mask is not None:
         chosen, entropy = (jnp.where(mask != 0, x, 0.0) for x in (chosen, entropy))
@@ -127,10 +127,20 @@ def token_logprobs_from_logits(
 
 @jax.jit
 def log_softmax(
-    logits: Float[Array, "*rows V"], *, temperature: ScalarLike = 1.0
+    logits: Float[Array, "*rows V"],
+    *,
+    temperature: ScalarLike = 1.0,
+    softcap: ScalarLike | None = None,
+    scale: ScalarLike | None = None,
 ) -> Float[Array, "*rows V"]:
-    """log softmax(logits / temperature) in fp32, whatever dtype comes in."""
-    return jax.nn.log_softmax(at_least_float32(logits) / temperature)
+    """log softmax(logits / temperature) in fp32; `scale` and `softcap` as in `token_scores`."""
+    return jax.nn.log_softmax(_shape(at_least_float32(logits), (temperature, softcap, scale))[1])
+
+
+@jax.jit
+def logprobs_at(logps: Float[Array, "B T V"], ids: Int[Array, "B T K"]) -> Float[Array, "B T K"]:
+    """Several entries of each position's distribution. Ids outside the vocabulary are clipped."""
+    return jnp.take_along_axis(logps, ids, -1, mode="clip")
 
 
 @jax.jit

@@ -72,7 +72,7 @@ def std(
     return jnp.where(flat, 0.0, jnp.sqrt(jnp.where(flat, 1.0, variance)))
 
 
-@functools.partial(jax.jit, static_argnames=("axis", "ddof", "shift_mean"))
+@functools.partial(jax.jit, static_argnames=("axis", "ddof", "shift_mean", "everywhere"))
 def whiten(
     x: Float[Array, "*shape"],
     mask: Shaped[Array, "*shape"],
@@ -81,16 +81,19 @@ def whiten(
     shift_mean: bool = True,
     eps: ScalarLike = 1e-8,
     axis: Axis = None,
+    everywhere: bool = False,
 ) -> Float[Array, "*shape"]:
     """(x - mean) / sqrt(var + eps) at the mask, 0 elsewhere.
 
     `shift_mean=False` rescales around the mean and keeps it, as PPO does with rewards. One valid
-    position alone gives 0, where the peers give NaN (ddof 1).
+    position alone gives 0, where the peers give NaN (ddof 1). `everywhere` transforms the positions
+    outside the mask too, as TRL does.
     """
     centre = mean(x, mask, axis=axis, keepdims=True)
     spread = var(x, mask, ddof=ddof, axis=axis, keepdims=True)
     out = (at_least_float32(x) - centre) * jax.lax.rsqrt(spread + eps)
-    return jnp.where(mask != 0, out if shift_mean else out + centre, 0.0)
+    out = out if shift_mean else out + centre
+    return out if everywhere else jnp.where(mask != 0, out, 0.0)
 
 
 @jax.jit

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, ScalarLike, Shaped
 
 from rljax.losses import importance, masked
+from rljax.losses.mean import Mean
 from rljax.losses.precision import at_least_float32
 
 Rows = Float[Array, "B"]
@@ -133,11 +134,11 @@ def grpo(
         "clip_ratio/high_mean": high_clipped,
         "clip_ratio/region_mean": low_clipped | high_clipped,
     }
-    return loss, {k: _indicator(x, level) for k, x in stats.items()}
+    return loss, {k: _indicator(x, loss, level) for k, x in stats.items()}
 
 
-def _indicator(x, level):
-    x = x.astype(jnp.float32)
+def _indicator(x, loss, level):
+    x = x.astype(loss.dtype)
     return x.max(1) if level == "sequence" else x
 
 
@@ -186,7 +187,7 @@ def cispo(
     ratio = jax.lax.stop_gradient(_ratio(logps, old_logps, mask, level))
     loss = -jnp.clip(ratio, min_ratio, max_ratio) * advantages * logps
     capped = (ratio > max_ratio) & (advantages > 0)
-    return loss, {"cispo_clip_ratio": _indicator(capped, level)}
+    return loss, {"cispo_clip_ratio": _indicator(capped, loss, level)}
 
 
 @functools.partial(jax.jit, static_argnames="level")
@@ -284,3 +285,13 @@ def regularize(
     if kl is not None:
         loss = loss + kl_coef * kl
     return masked.clean(loss, mask)
+
+
+@jax.jit
+def unless_ratio_exceeds(loss: Mean, ratio: Tokens, mask: Mask, *, threshold: ScalarLike) -> Mean:
+    """The loss, or 0 with no gradient if the batch's mean ratio is above `threshold`.
+
+    TRL's PPO up to 0.11 skips such a minibatch, threshold 10.
+    """
+    hit = jax.lax.stop_gradient(masked.mean(ratio, mask)) > threshold
+    return Mean(jnp.where(hit, 0.0, loss.total), loss.weight)
