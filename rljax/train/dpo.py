@@ -79,6 +79,8 @@ def make_loss(dpo: DpoConfig, cfg: DecoderConfig, *, dtype=None, remat: str = "n
         means |= {
             "logps/chosen": Mean((logps_B2[:, 0] * weight_B).sum(), rows),
             "logps/rejected": Mean((logps_B2[:, 1] * weight_B).sum(), rows),
+            # Whether the policy itself finds the chosen completion likelier, reference apart.
+            "logps/accuracies": Mean(((logps_B2[:, 0] > logps_B2[:, 1]) * weight_B).sum(), rows),
             "entropy": Mean(
                 (entropy_B2.sum(1) * weight_B).sum(), (tokens_B2.sum(1) * weight_B).sum()
             ),

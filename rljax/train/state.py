@@ -16,12 +16,14 @@ Params = Any  # nested dict of arrays
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainState:
-    step: jax.Array  # int32 []: optimizer updates done
+    """A tree of arrays; the same record also holds their shardings or their shapes."""
+
+    step: Any  # int32 []: optimizer updates done
     params: Params  # what the optimizer moves
     frozen: Params  # read by the loss, never differentiated: a live reference
-    opt_state: optax.OptState
-    rng: jax.Array  # key; fold in `step`, never split in place
-    extra: dict[str, jax.Array]  # what a stage carries along: the KL coefficient, say
+    opt_state: Any
+    rng: Any  # key; fold in `step`, never split in place
+    extra: Any  # dict: what a stage carries along: the KL coefficient, say
 
 
 def create(
