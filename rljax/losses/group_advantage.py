@@ -130,13 +130,16 @@ def win_rate(preference: Float[Array, "prompts samples samples"]) -> Groups:
     return (at_least_float32(preference) * others[None]).sum(-1) / max(k - 1, 1)
 
 
+@jax.jit
 def group_stats(rewards: Groups) -> Stats:
-    """TRL's `reward`, `reward_std` (whole batch, ddof 1) and `frac_reward_zero_std`."""
+    """TRL's `reward`, `reward_std` (whole batch, ddof 1) and `frac_reward_zero_std`.
+
+    The last is the share of groups that teach nothing: two or more rewards, all equal.
+    """
     valid = scored(rewards)
-    spread = masked.std(rewards, valid, ddof=1, axis=1)
-    some = valid.any(1)
+    flat = (masked.std(rewards, valid, ddof=1, axis=1) <= 1e-8) & (valid.sum(1) > 1)
     return {
         "reward": masked.mean(rewards, valid),
         "reward_std": masked.std(rewards, valid, ddof=1),
-        "frac_reward_zero_std": masked.mean((spread <= 1e-8).astype(jnp.float32), some),
+        "frac_reward_zero_std": flat.astype(at_least_float32(rewards).dtype).mean(),
     }

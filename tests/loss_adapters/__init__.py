@@ -5,7 +5,7 @@ what `grad_*` outputs differentiate; another objective of a gradient goes under 
 name. Adapters of several steps also take and return `state`.
 """
 
-from loss_adapters import base, distillation, grpo, online, pairs, ppo, preferences
+from tests.loss_adapters import base, distillation, grpo, online, pairs, ppo, preferences
 
 ADAPTERS = {}
 for module in (base, pairs, preferences, online, grpo, ppo, distillation):

@@ -3,7 +3,6 @@
 import jax.numpy as jnp
 import numpy as np
 
-from loss_adapters.base import shifted, token_loss
 from rljax.losses import (
     distill,
     distill_policy,
@@ -15,6 +14,7 @@ from rljax.losses import (
     supervised,
 )
 from rljax.losses.logprobs import log_softmax, token_logprobs_from_logits
+from tests.loss_adapters.base import shifted, token_loss
 
 
 def reduced(hp, loss, mask):
@@ -29,7 +29,8 @@ def generalized_jsd(hp, x):
         for who in ("student", "teacher")
     ]
     loss = distill.divergence(*pair, beta=float(hp["beta"]))
-    return {"loss": reduced(hp, loss, x["labels"] != -100)}
+    mask = x["labels"] != -100 if "labels" in x else jnp.ones(loss.shape, bool)
+    return {"loss": reduced(hp, loss, mask)}
 
 
 def chunked_divergence(hp, x):
@@ -125,7 +126,7 @@ def minillm_single_step(hp, x):
 
 def answer(labels, skip_last):
     """(start, size) of the labelled span."""
-    where = np.flatnonzero(np.asarray(labels) != -100)
+    where = np.flatnonzero(labels != -100)
     return (int(where[0]), len(where) - skip_last) if len(where) else (0, 0)
 
 
@@ -164,7 +165,8 @@ def gold_uld(hp, x):
     rows = []
     for i in range(x["student_logits"].shape[0]):
         spans = [
-            answer(x[f"{who}_labels"][i], hp[f"skip_{who}_eos"]) for who in ("student", "teacher")
+            answer(np.asarray(x[f"{who}_labels"])[i], hp[f"skip_{who}_eos"])
+            for who in ("student", "teacher")
         ]
         if min(size for _, size in spans) <= 0:
             rows.append(jnp.zeros((), x["student_logits"].dtype))

@@ -64,15 +64,15 @@ def aggregate(hp, loss, mask):
     elif kind == "luspo":
         out = mean.sequence_sum(loss, mask, count_empty_rows=True)
     else:
-        items = jnp.asarray(hp["num_items_in_batch"] / hp.get("steps_per_generation", 1))
-        out = mean.token_mean(loss, mask)._replace(weight=items.astype(loss.dtype))
+        items = max(hp["num_items_in_batch"], 1) / hp.get("steps_per_generation", 1)
+        out = mean.token_mean(loss, mask)._replace(weight=jnp.asarray(items, loss.dtype))
     return out._replace(weight=out.weight * window)
 
 
 def reference_kl(hp, x, mask, old):
     if not hp.get("beta"):
         return None
-    if not hp["use_bias_correction_kl"]:
+    if not hp.get("use_bias_correction_kl", True):
         return kl.k3(x["token_logps"], x["ref_token_logps"])
     if hp.get("importance_sampling_level", "token") == "token":
         ratio = importance.token_ratio(x["token_logps"], old, mask)
@@ -262,6 +262,13 @@ def grpo_advantages(hp, x):
     else:
         out = group_advantage.standardize(total, over=hp["scale_rewards"])
     metrics = group_advantage.group_stats(total)
+    # The peer reports whether the deviation it divides by is zero.
+    if hp.get("multi_objective_aggregation") == "normalize_then_sum":
+        flat = group_advantage.group_stats(out.reshape(1, -1))
+        metrics["frac_reward_zero_std"] = flat["frac_reward_zero_std"]
+    elif hp["scale_rewards"] == "batch":
+        flat = group_advantage.group_stats(total.reshape(1, -1))
+        metrics["frac_reward_zero_std"] = flat["frac_reward_zero_std"]
     return {"advantages": out.ravel(), "metrics": metrics}
 
 

@@ -2,7 +2,6 @@
 
 import jax.numpy as jnp
 
-from loss_adapters.base import shifted
 from rljax.losses import (
     mean,
     preference,
@@ -13,6 +12,7 @@ from rljax.losses import (
     supervised,
 )
 from rljax.losses.logprobs import sequence_logprobs
+from tests.loss_adapters.base import shifted
 
 DIVERGENCES = {
     "reverse_kl": "reverse_kl",

@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 import numpy as np
 
-from loss_adapters.base import shifted
 from rljax.losses import mean, preference_free, preference_unpaired, running, supervised
 from rljax.losses.logprobs import sequence_logprobs, token_logprobs_from_logits
+from tests.loss_adapters.base import shifted
 
 
 def by_label(loss, labels):
