@@ -38,7 +38,7 @@ def cpo(
 
 
 @jax.jit
-def hinge(*, chosen: Pairs, rejected: Pairs, beta: ScalarLike = 0.1) -> Result:
+def reference_free_hinge(*, chosen: Pairs, rejected: Pairs, beta: ScalarLike = 0.1) -> Result:
     """max(0, 1 - β(ℓ_w - ℓ_l)), ℓ summed: CPO's and TPO's hinge in TRL."""
     c, r = _wide(chosen, rejected)
     return pairwise.hinge(beta * (c - r)), pair_stats(beta * c, beta * r)
@@ -56,7 +56,7 @@ def slic(*, chosen: Pairs, rejected: Pairs, margin: ScalarLike = 1.0) -> Result:
 
 
 @jax.jit
-def ipo(*, chosen: Pairs, rejected: Pairs, beta: ScalarLike = 0.1) -> Result:
+def reference_free_ipo(*, chosen: Pairs, rejected: Pairs, beta: ScalarLike = 0.1) -> Result:
     """(ℓ_w - ℓ_l - 1/(2β))², ℓ averaged: IPO without reference, as TRL's CPO and TPO have it."""
     c, r = _wide(chosen, rejected)
     return (c - r - 1 / (2 * beta)) ** 2, pair_stats(beta * c, beta * r)

@@ -95,7 +95,10 @@ def free_loss(hp, chosen, rejected):
         return preference_free.simpo(**pair, **smoothing, gamma=gamma)
     if kind == "sigmoid":
         return preference_free.cpo(**pair, **smoothing)
-    return {"hinge": preference_free.hinge, "ipo": preference_free.ipo}[kind](**pair)
+    return {
+        "hinge": preference_free.reference_free_hinge,
+        "ipo": preference_free.reference_free_ipo,
+    }[kind](**pair)
 
 
 def cpo(hp, x):
