@@ -7,6 +7,7 @@ import numpy as np
 from rljax.data.encode import Encoded
 
 Batch = dict[str, np.ndarray]
+Numbers = Sequence[int | float] | np.ndarray | range
 
 
 def buckets_for(limit: int, given: Sequence[int] = ()) -> tuple[int, ...]:
@@ -24,7 +25,7 @@ def bucket(length: int, buckets: Sequence[int]) -> int:
 
 
 def training_batch(
-    examples: Sequence[Encoded], index: Sequence[int], weight: Sequence[float], buckets: Sequence[int]
+    examples: Sequence[Encoded], index: Numbers, weight: Numbers, buckets: Sequence[int]
 ) -> Batch:
     """Right-padded rows: tokens, segments int32, mask fp32 [B, (2,) T]; weight fp32, row int64 [B].
 
@@ -46,8 +47,8 @@ def training_batch(
 
 def prompt_batch(
     examples: Sequence[Encoded],
-    index: Sequence[int],
-    weight: Sequence[float],
+    index: Numbers,
+    weight: Numbers,
     buckets: Sequence[int],
     pad: int = 0,
 ) -> Batch:
@@ -66,5 +67,5 @@ def left_padded(prompts: Sequence[Sequence[int]], length: int, pad: int) -> Batc
     return {"tokens": tokens, "segments": segments}
 
 
-def _bookkeeping(index: Sequence[int], weight: Sequence[float]) -> Batch:
+def _bookkeeping(index: Numbers, weight: Numbers) -> Batch:
     return {"weight": np.asarray(weight, np.float32), "row": np.asarray(index, np.int64)}

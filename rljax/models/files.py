@@ -3,7 +3,7 @@
 import json
 import pathlib
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import ml_dtypes  # noqa: F401  (numpy learns bfloat16)
 import numpy as np
@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 INDEX = "model.safetensors.index.json"
 
 
+@runtime_checkable
 class Source(Protocol):
     """What `load` needs of a file format."""
 

@@ -36,7 +36,7 @@ class Log:
         self.folder, self.every, self.shown, self.total = folder, every, shown, total
         self.console = console or Console()
         self.active = jax.process_index() == 0
-        self._pending: tuple[int, int, dict[str, Any]] | None = None
+        self._pending: tuple[int, dict[str, Any]] | None = None
         self._began = self._last = time.time()
         self._first, self._seen = start, 0
         if not self.active:
@@ -51,20 +51,19 @@ class Log:
     def step(self, step: int, values: Mapping[str, Any], *, tokens: int) -> None:
         """Hand in the metrics of `step`, which read `tokens`; the step before's are written now."""
         self.flush()
+        now = time.time()  # the step before is over, and a step that the host waited for, too
+        took, self._last = now - self._last, now
         self._seen += tokens
-        self._pending = (step, tokens, dict(values))
+        speed = {"step_time": took, "tokens/s": tokens / max(took, 1e-9), "num_tokens": self._seen}
+        self._pending = (step, dict(values) | speed)
 
     def flush(self) -> dict[str, float]:
         """Write what is pending and return it as floats."""
         if self._pending is None:
             return {}
-        step, tokens, values = self._pending
+        step, values = self._pending
         self._pending = None
         numbers = {name: float(np.asarray(value)) for name, value in values.items()}
-        now = time.time()  # the values are here, so the step is over
-        numbers |= {"step_time": now - self._last, "tokens/s": tokens / max(now - self._last, 1e-9)}
-        numbers["num_tokens"] = float(self._seen)
-        self._last = now
         if self.active and (step % self.every == 0 or step == self.total):
             self.write(step, numbers)
         self._show(step, numbers)

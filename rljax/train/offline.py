@@ -27,7 +27,7 @@ def check(setup: Setup) -> None:
     step.check_batch(tc.batch_size, microbatches=tc.microbatches, mesh=setup.mesh)
 
 
-MakeBatch = Callable[[Sequence[int], Sequence[float]], step.Batch]
+MakeBatch = Callable[[np.ndarray, np.ndarray], step.Batch]
 
 
 def make_batches(setup: Setup, examples: Sequence[Encoded], *, name: str) -> MakeBatch:
@@ -38,7 +38,7 @@ def make_batches(setup: Setup, examples: Sequence[Encoded], *, name: str) -> Mak
     if config.algorithm == "dpo" and config.dpo.reference == "precomputed" and examples:
         ref = reference.precompute(setup, examples, name=name)
 
-    def make(index: Sequence[int], weight: Sequence[float]) -> step.Batch:
+    def make(index: np.ndarray, weight: np.ndarray) -> step.Batch:
         batch = batches.training_batch([examples[i] for i in index], index, weight, lengths)
         rows = batch.pop("row")
         return batch if ref is None else batch | {"ref_logps": ref[rows]}

@@ -179,6 +179,7 @@ class Machine:
     rewarder: Rewarder
     experience: Callable
     update: Callable
+    take: Callable  # rows of a rollout, placed again over the devices
     warmup: Callable | None  # the update while only the critic learns
     lengths: tuple[int, ...]
 
@@ -202,15 +203,20 @@ class Machine:
             experience=jax.jit(
                 ppo.make_experience(
                     config.ppo, setup.cfg, temperature=config.rollout.temperature, dtype=setup.dtype
-                )
+                ),
+                out_shardings=(step.rows_sharding(setup.mesh), None),
             ),
             update=compiled(tx),
+            take=jax.jit(
+                lambda rollout, rows: jax.tree.map(lambda x: x[rows], rollout),
+                out_shardings=step.rows_sharding(setup.mesh),
+            ),
             warmup=warmup,
             lengths=batches.buckets_for(config.data.max_prompt_length, config.data.buckets),
         )
 
-    def prompts(self, examples: Sequence[Encoded], weight: Sequence[float] | None = None):
-        weight = [1.0] * len(examples) if weight is None else weight
+    def prompts(self, examples: Sequence[Encoded], weight: np.ndarray | None = None):
+        weight = np.ones(len(examples)) if weight is None else weight
         index = range(len(examples))
         return batches.prompt_batch(examples, index, weight, self.lengths, self.setup.pad_id)
 
@@ -248,8 +254,7 @@ class Machine:
             for rows in np.split(shuffled, pc.minibatches):
                 part = rollout
                 if pc.minibatches > 1:
-                    with jax.set_mesh(self.setup.mesh):
-                        part = _take(rollout, rows)
+                    part = self.take(rollout, rows)
                 now, values = update(now, part)
                 if total is None and not self._first_ratio_is_one(values, i):
                     raise ValueError(f"the first importance ratio of rollout {i} is {values['val/ratio']}")
@@ -295,8 +300,3 @@ class Machine:
             "eval_reward": float(scores.sum() / max(use.sum(), 1.0)),
             "eval_completions/mean_length": float(lengths.sum() / weight.sum()),
         }
-
-
-@jax.jit
-def _take(rollout: step.Batch, rows: jax.Array) -> step.Batch:
-    return jax.tree.map(lambda x: x[rows], rollout)

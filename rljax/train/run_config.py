@@ -44,6 +44,7 @@ class MeshConfig:
     data: int = 1
     fsdp: int = -1  # -1: all devices that the others leave
     tensor: int = 1
+    devices: int | None = None  # use only the first so many; None: all
 
 
 @record

@@ -73,8 +73,12 @@ def make(config: RunConfig) -> Setup:
 
 
 def make_mesh(config: RunConfig) -> Mesh:
+    axes = dataclasses.asdict(config.mesh)
+    count, devices = axes.pop("devices"), jax.devices()
+    if count is not None and not 1 <= count <= len(devices):
+        raise ConfigError(f"mesh.devices={count}; there are {len(devices)}")
     try:
-        return sharding.make_mesh(dataclasses.asdict(config.mesh))
+        return sharding.make_mesh(axes, devices[:count])
     except ValueError as error:
         raise ConfigError(f"mesh: {error}") from error
 

@@ -91,19 +91,21 @@ def check_batch(rows: int, *, microbatches: int, mesh: Mesh, field: str = "train
         )
 
 
+def rows_sharding(mesh: Mesh) -> NamedSharding:
+    """Rows cut over the data-parallel devices, every other axis whole."""
+    return NamedSharding(mesh, sharding.spec(("batch",)))
+
+
 def place_batch(batch: Batch, mesh: Mesh) -> Batch:
     """Host rows of this process -> global arrays, rows cut over the data-parallel devices."""
 
-    def place(x):
-        where = NamedSharding(mesh, sharding.spec(("batch", *[None] * (x.ndim - 1))))
-        return jax.make_array_from_process_local_data(where, x)
-
-    return jax.tree.map(place, batch)
+    where = rows_sharding(mesh)
+    return jax.tree.map(lambda x: jax.make_array_from_process_local_data(where, x), batch)
 
 
 def jit_step(step, mesh: Mesh, state_shardings: TrainState):
     """The compiled step: explicit placement in and out, the old state's buffers reused."""
-    rows = NamedSharding(mesh, sharding.spec(("batch",)))
+    rows = rows_sharding(mesh)
     compiled = jax.jit(
         step,
         in_shardings=(state_shardings, rows),
