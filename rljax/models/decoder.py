@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rljax import sharding
 from rljax.models import attention
@@ -98,10 +99,10 @@ def default_positions(segments_BT: jax.Array) -> jax.Array:
 def apply(
     params: Params,
     cfg: DecoderConfig,
-    tokens_BT: jax.Array,
+    tokens_BT: jax.Array | np.ndarray,
     *,
-    segments_BT: jax.Array | None = None,
-    positions_BT: jax.Array | None = None,
+    segments_BT: jax.Array | np.ndarray | None = None,
+    positions_BT: jax.Array | np.ndarray | None = None,
     cache: Cache | None = None,
     dtype=None,
     remat: Literal["none", "full"] = "none",
@@ -114,8 +115,10 @@ def apply(
     are instead [N+1, B, T, D]: the embeddings, then the residual stream after each layer, the last
     one normed.
     """
+    tokens_BT = jnp.asarray(tokens_BT)
     if segments_BT is None:
         segments_BT = jnp.ones(tokens_BT.shape, jnp.int32)
+    segments_BT = jnp.asarray(segments_BT)
     if positions_BT is None:
         positions_BT = default_positions(segments_BT)
         if cache is not None:
