@@ -94,7 +94,8 @@ def token_scores(
         empty = jnp.zeros((B, 0), jnp.promote_types(hidden.dtype, jnp.float32))
         return TokenScores(empty, empty, empty, empty, empty.astype(bool))
     if chunk is None:
-        chunk = max(1, CHUNK_BYTES // (4 * B * head.shape[1]))
+        # A quarter of the row at most: a small array is not held whole either.
+        chunk = max(1, min(CHUNK_BYTES // (4 * B * head.shape[1]), -(-T // 4)))
     # As many chunks as needed, of equal size.
     chunk = -(-T // -(-T // chunk))
     mask = jnp.ones(targets.shape, bool) if mask is None else mask != 0

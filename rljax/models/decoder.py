@@ -179,8 +179,13 @@ def _advance(cache: Cache, layers, keys_BS, segments_BT, positions_BT) -> Cache:
 
 
 def head_weight(params: Params, cfg: DecoderConfig) -> jax.Array:
-    """[D, V], the transposed embedding where the two are tied."""
-    return params["embed"]["tokens"].T if cfg.tie_embedding else params["head"]["kernel"]
+    """[D, V], the transposed embedding where the two are tied.
+
+    Rows added to the vocabulary so that it divides over devices are left out: they must take no
+    probability and never be sampled.
+    """
+    head = params["embed"]["tokens"].T if cfg.tie_embedding else params["head"]["kernel"]
+    return head if head.shape[1] == cfg.vocab else head[:, : cfg.vocab]
 
 
 def logits(params: Params, cfg: DecoderConfig, hidden: jax.Array) -> jax.Array:

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
@@ -44,7 +45,7 @@ def stop_table(token_bytes: Sequence[bytes], stops: Sequence[str]) -> StopTable:
     for position in range(longest):
         moved = step[states, padded[None, :, position]]
         states = np.where(position < lengths[None, :], moved, states)
-    return StopTable(next=np.asarray(states, np.int32))
+    return StopTable(next=jnp.asarray(states, jnp.int32))
 
 
 def _byte_automaton(patterns: list[bytes]) -> np.ndarray:
