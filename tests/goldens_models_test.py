@@ -140,7 +140,9 @@ def test_log_probabilities_on_either_padding_side(folder, padding):
     ids, mask = prompts(want, padding)
     scored = score(params, cfg, ids, mask, mask.astype(jnp.float32))
     atol = tolerance(folder, "atol_logprobs")
-    np.testing.assert_allclose(scored.logprobs[:, 1:], want[f"{padding}logprobs"], atol=atol, rtol=0)
+    np.testing.assert_allclose(
+        scored.logprobs[:, 1:], want[f"{padding}logprobs"], atol=atol, rtol=0
+    )
 
 
 @pytest.mark.parametrize("folder", having("entropy"))

@@ -54,7 +54,9 @@ def tok(name):
 
 
 def covered():
-    return {n.removeprefix("test_trap_")[:3].upper() for n in globals() if n.startswith("test_trap_")}
+    return {
+        n.removeprefix("test_trap_")[:3].upper() for n in globals() if n.startswith("test_trap_")
+    }
 
 
 def test_trap_list_names_every_case():
@@ -97,7 +99,9 @@ def test_trap_p03_there_is_exactly_one_bos():
     assert chat.prompt_ids(name, given["messages"]) == want["chat_ids"]
     assert chat.prompt_ids(name, given["plain_text"]) == want["plain_ids"]
     # A template that writes none still gets the tokenizer's.
-    name.chat_template = name.chat_template.replace("{{ bos_token }}", "").replace("{{bos_token}}", "")
+    name.chat_template = name.chat_template.replace("{{ bos_token }}", "").replace(
+        "{{bos_token}}", ""
+    )
     assert chat.prompt_ids(name, given["messages"]).count(name.bos_token_id) == want["bos_count"]
 
 
@@ -131,7 +135,9 @@ def test_trap_p05_an_end_in_the_last_slot_is_an_end():
     mask = completions.mask_unfinished(completions.length_mask(lengths, ids), ended)
     np.testing.assert_array_equal(mask, want["loss_mask_when_masking_truncated"])
     losses = jnp.asarray(given["per_token_loss"])
-    np.testing.assert_allclose(masked.mean(losses, mask), want["token_mean_when_masking"], rtol=1e-6)
+    np.testing.assert_allclose(
+        masked.mean(losses, mask), want["token_mean_when_masking"], rtol=1e-6
+    )
 
 
 def test_trap_p06_any_of_several_stop_ids_ends():
@@ -153,7 +159,9 @@ def test_trap_p07_a_token_is_scored_by_the_position_before_it():
     logits, ids = jnp.asarray(given["logits_values"]), jnp.asarray(given["ids"])
     logp, _ = logprobs.token_logprobs(logits[:, :-1], jnp.eye(logits.shape[2]), ids[:, 1:])
     np.testing.assert_allclose(logp[0], want["logp_of_tokens_1_to_3"], atol=1e-5)
-    np.testing.assert_allclose(logp[0, given["prompt_len"] - 1 :], want["completion_logps"], atol=1e-5)
+    np.testing.assert_allclose(
+        logp[0, given["prompt_len"] - 1 :], want["completion_logps"], atol=1e-5
+    )
     params, cfg = tied()
     tokens, ones = jnp.asarray([[1, 9, 30]]), jnp.ones((1, 3), jnp.int32)
     scored = score(params, cfg, tokens, ones, ones * 1.0)
@@ -167,7 +175,9 @@ def test_trap_p08_scores_are_tempered_like_the_sampler():
     given, want = case("P08")
     z, T = jnp.asarray([given["logits"]]), given["temperature"]
     target = jnp.asarray([[given["token"]]])
-    logp, _ = logprobs.token_logprobs(z[:, None], jnp.eye(len(given["logits"])), target, temperature=T)
+    logp, _ = logprobs.token_logprobs(
+        z[:, None], jnp.eye(len(given["logits"])), target, temperature=T
+    )
     np.testing.assert_allclose(logp[0, 0], want["logp"], atol=1e-5)
     params, cfg = tied()
     prompts, segments = jnp.asarray([[1, 9, 30]]), jnp.ones((1, 3), jnp.int32)
@@ -308,7 +318,9 @@ def test_trap_p14_the_reference_stays_and_scoring_is_fixed():
         )  # fmt: skip
     weights, cfg = tied()
     tokens, ones = jnp.asarray([[1, 9, 30, 5]]), jnp.ones((1, 4), jnp.int32)
-    first, second = (np.asarray(score(weights, cfg, tokens, ones, ones * 1.0).logprobs) for _ in "ab")
+    first, second = (
+        np.asarray(score(weights, cfg, tokens, ones, ones * 1.0).logprobs) for _ in "ab"
+    )
     np.testing.assert_array_equal(first, second)
 
 
@@ -416,7 +428,10 @@ def test_trap_p22_padding_rows_of_the_vocabulary_take_no_part(tmp_path):
     np.testing.assert_allclose(entropy[0, 0], want["entropy"], atol=1e-4)
     keys = jax.random.split(jax.random.key(1), given["draws"])
     rows = jnp.broadcast_to(z, (given["draws"], real))
-    assert int(draw(keys, jnp.int32(0), filter_logits(rows), greedy=False).max()) <= want["max_sampled_id"]
+    assert (
+        int(draw(keys, jnp.int32(0), filter_logits(rows), greedy=False).max())
+        <= want["max_sampled_id"]
+    )
     out = export.export(params, cfg, tmp_path / "out")
     shapes = files.SafetensorsFiles(out).shapes()
     assert shapes["model.embed_tokens.weight"][0] == want["exported_vocab_rows"]
@@ -443,7 +458,9 @@ def test_trap_p24_stop_strings_are_found_across_tokens(number):
 def test_trap_p26_the_schedule_counts_updates():
     given, want = case("P26")
     rule = optimizer.schedule(
-        OptimConfig(lr=given["peak"], warmup=given["warmup_updates"]), given["decay_updates"], given["peak"]
+        OptimConfig(lr=given["peak"], warmup=given["warmup_updates"]),
+        given["decay_updates"],
+        given["peak"],
     )
     got = [float(rule(i)) for i in range(want["updates"])]
     np.testing.assert_allclose(got, want["lr_of_update_0_to_3"], rtol=1e-6)
@@ -491,7 +508,12 @@ def test_trap_p29_columns_stay_in_step_and_errors_come_at_the_start():
     given, want = case("P29")
     name, group = tok(given["tokenizer"]), given["group"]
     examples, report = encode.encode_rows(
-        given["rows"], "prompt", name, where="rows", max_prompt_length=given["max_prompt"], max_length=99
+        given["rows"],
+        "prompt",
+        name,
+        where="rows",
+        max_prompt_length=given["max_prompt"],
+        max_length=99,
     )
     full = [len(chat.prompt_ids(name, row["prompt"])) for row in given["rows"]]
     assert full == [n if row["prompt"] else 1 for n, row in zip(full, given["rows"])]

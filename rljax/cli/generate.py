@@ -44,7 +44,9 @@ def run(args: argparse.Namespace) -> int:
     )
     console = Console()
     finishes = np.asarray(done.finish)
-    for prompt, row, length, finish in zip(prompts, np.asarray(done.tokens), done.lengths, finishes):
+    for prompt, row, length, finish in zip(
+        prompts, np.asarray(done.tokens), done.lengths, finishes
+    ):
         text = tok.decode(row[: int(length)], skip_special_tokens=True)
         text = stops_lib.cut_text(text, args.stop) if finish == STOP_STRING else text
         console.print(f"> {prompt}", style="dim", markup=False, highlight=False)

@@ -34,7 +34,9 @@ def run(args: argparse.Namespace) -> int:
         if code:
             return code
     console.print(summary(folder))
-    console.print(f"all in {time.time() - began:.0f} s; curves: {folder}/*/curves.png", highlight=False)
+    console.print(
+        f"all in {time.time() - began:.0f} s; curves: {folder}/*/curves.png", highlight=False
+    )
     return 0
 
 

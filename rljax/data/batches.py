@@ -16,7 +16,9 @@ def buckets_for(limit: int, given: Sequence[int] = ()) -> tuple[int, ...]:
         thirds = (-(-limit * part // 3) for part in (1, 2, 3))
         return tuple(sorted({-(-length // 8) * 8 for length in thirds}))
     if sorted(set(given)) != list(given) or given[-1] < limit:
-        raise ValueError(f"data.buckets={tuple(given)}; wants rising lengths, the last at least {limit}")
+        raise ValueError(
+            f"data.buckets={tuple(given)}; wants rising lengths, the last at least {limit}"
+        )
     return tuple(given)
 
 

@@ -44,7 +44,9 @@ def completion_ids(tokenizer, prompt: Text, completion: Text) -> list[int]:
 
 def render(tokenizer, messages: Sequence[dict[str, Any]], *, generation: bool) -> str:
     if not tokenizer.chat_template:
-        raise ValueError("the tokenizer has no chat template; give plain text, or one with a template")
+        raise ValueError(
+            "the tokenizer has no chat template; give plain text, or one with a template"
+        )
     return tokenizer.apply_chat_template(
         list(messages), tokenize=False, add_generation_prompt=generation
     )

@@ -16,9 +16,13 @@ def training_order(
     `get_state` and `set_state` count batches: a resumed run goes on exactly where it stopped.
     """
     if batch_size % processes:
-        raise ValueError(f"train.batch_size={batch_size} does not divide over {processes} processes")
+        raise ValueError(
+            f"train.batch_size={batch_size} does not divide over {processes} processes"
+        )
     mine = slice(process * batch_size // processes, (process + 1) * batch_size // processes)
-    order = grain.MapDataset.range(count).seed(seed).shuffle().repeat().batch(batch_size)
+    # As good as endless; grain's own endless repeat overflows for a single row.
+    epochs = 10**9
+    order = grain.MapDataset.range(count).seed(seed).shuffle().repeat(epochs).batch(batch_size)
     return iter(order.map(lambda rows: np.asarray(rows)[mine]).to_iter_dataset())
 
 

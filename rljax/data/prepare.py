@@ -22,12 +22,16 @@ def prepare(source: str, output: str, *, format: Format = "columns") -> int:
     out = pathlib.Path(output)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out} exists and is not empty; name a new folder")
-    data = [_converted(row, format, f"{source} row {i}") for i, row in enumerate(records.read(source))]
+    data = [
+        _converted(row, format, f"{source} row {i}") for i, row in enumerate(records.read(source))
+    ]
     flat = [records.encode_row(row) for row in data]
     for i, row in enumerate(flat):
         if set(row) != set(flat[0]):
             odd = sorted(set(row) ^ set(flat[0]))[0].removesuffix(records.JSON_SUFFIX)
-            raise ValueError(f"{source} row {i}: column {odd!r} is missing, or of another type, in some rows")
+            raise ValueError(
+                f"{source} row {i}: column {odd!r} is missing, or of another type, in some rows"
+            )
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent) as scratch:
         written = _write(flat, scratch)

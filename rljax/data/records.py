@@ -101,7 +101,9 @@ def _read_datasets(path: pathlib.Path, split: str) -> Sequence[Row]:
     try:
         from datasets import DatasetDict, load_from_disk
     except ImportError as error:
-        raise ValueError(f"{path} needs the package `datasets`: pip install 'rljax[datasets]'") from error
+        raise ValueError(
+            f"{path} needs the package `datasets`: pip install 'rljax[datasets]'"
+        ) from error
     data = load_from_disk(str(path))
     if isinstance(data, DatasetDict):
         if split not in data:

@@ -49,11 +49,21 @@ def normalise(
     last common `\\n\\nAssistant:` of HH-RLHF dialogues, or the last common messages.
     """
     if hidden := [name for name in RESERVED if name in row]:
-        raise ValueError(f"{where}: column {hidden[0]!r} is a name reward functions are called with; rename it")
+        raise ValueError(
+            f"{where}: column {hidden[0]!r} is a name reward functions are called with; rename it"
+        )
     rename = rename or {}
-    if unknown := set(rename) - {name for names in COLUMNS.values() for name in names} - {"messages"}:
+    if (
+        unknown := set(rename)
+        - {name for names in COLUMNS.values() for name in names}
+        - {"messages"}
+    ):
         raise ValueError(f"data.columns: {sorted(unknown)[0]!r} is not a column that rljax reads")
-    named = {ours: row[rename.get(ours, ours)] for ours in _all_columns() if rename.get(ours, ours) in row}
+    named = {
+        ours: row[rename.get(ours, ours)]
+        for ours in _all_columns()
+        if rename.get(ours, ours) in row
+    }
     if template is not None:
         named["prompt"] = _fill(template, row, where)
     if kind == "preference" and "prompt" not in named:
@@ -69,10 +79,14 @@ def normalise(
             )
         values[column] = _checked(named[column], f"{where}: column {rename.get(column, column)!r}")
     if chat:
-        values = {k: _as_chat(v, "user" if k == "prompt" else "assistant") for k, v in values.items()}
+        values = {
+            k: _as_chat(v, "user" if k == "prompt" else "assistant") for k, v in values.items()
+        }
     kinds = {isinstance(value, str) for value in values.values()}
     if len(kinds) > 1:
-        raise ValueError(f"{where}: {', '.join(values)} mix plain text and messages; make them alike")
+        raise ValueError(
+            f"{where}: {', '.join(values)} mix plain text and messages; make them alike"
+        )
     return Example(columns=dict(row), **values)
 
 
@@ -84,7 +98,9 @@ def _fill(template: str, row: Row, where: str) -> str:
     try:
         return template.format_map(row)
     except KeyError as error:
-        raise ValueError(f"{where}: data.prompt_template names {error}, which the row lacks") from error
+        raise ValueError(
+            f"{where}: data.prompt_template names {error}, which the row lacks"
+        ) from error
 
 
 def _checked(value: Any, where: str) -> Text:
@@ -113,8 +129,12 @@ def _split_messages(messages: Any, where: str) -> dict[str, Text]:
 def _implicit_prompt(named: dict[str, Any], where: str, row: Row) -> dict[str, Text]:
     for column in ("chosen", "rejected"):
         if column not in named:
-            raise ValueError(f"{where}: no column {column!r}; the row has {', '.join(map(repr, row))}")
-    chosen, rejected = (_checked(named[c], f"{where}: column {c!r}") for c in ("chosen", "rejected"))
+            raise ValueError(
+                f"{where}: no column {column!r}; the row has {', '.join(map(repr, row))}"
+            )
+    chosen, rejected = (
+        _checked(named[c], f"{where}: column {c!r}") for c in ("chosen", "rejected")
+    )
     if isinstance(chosen, str) and isinstance(rejected, str):
         prompt = _common_dialogue(chosen, rejected)
         if not prompt:

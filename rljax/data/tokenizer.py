@@ -36,7 +36,9 @@ def load_tokenizer(path: str | pathlib.Path) -> PreTrainedTokenizerBase:
         return gguf_tokenizer(path)
     if not path.is_dir():
         raise ValueError(f"no tokenizer at {path}: wants a folder, a .gguf file, or `bytes`")
-    if not any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+    if not any(
+        (path / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")
+    ):
         found = sorted(path.glob("*.gguf"))
         if len(found) == 1:
             return gguf_tokenizer(found[0])
@@ -61,14 +63,16 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     tok.post_processor = processors.TemplateProcessing(
         single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=[(BOS, 1)]
     )
-    fast = PreTrainedTokenizerFast(tokenizer_object=tok, pad_token=PAD, bos_token=BOS, eos_token=EOS)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tok, pad_token=PAD, bos_token=BOS, eos_token=EOS
+    )
     fast.chat_template = BYTES_TEMPLATE
     return fast
 
 
 def gguf_tokenizer(path: pathlib.Path) -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer from GGUF metadata, its digits split as the model was trained."""
-    from gguf import GGUFReader  # noqa: PLC0415  (heavy, and only .gguf files need it)
+    from gguf import GGUFReader
 
     reader = GGUFReader(path)
     field = lambda key: reader.fields[key].contents() if key in reader.fields else None
@@ -87,7 +91,9 @@ def gguf_tokenizer(path: pathlib.Path) -> PreTrainedTokenizerFast:
     for name, key in {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}.items():
         if (i := field(f"tokenizer.ggml.{key}_token_id")) is not None:
             named[f"{name}_token"] = tokens[int(i)]
-    fast = PreTrainedTokenizerFast(tokenizer_object=tok, clean_up_tokenization_spaces=False, **named)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tok, clean_up_tokenization_spaces=False, **named
+    )
     fast.chat_template = field("tokenizer.chat_template")
     return fast
 
@@ -135,7 +141,9 @@ def token_bytes(tokenizer: PreTrainedTokenizerBase) -> list[bytes]:
     return out
 
 
-def stop_ids(tokenizer: PreTrainedTokenizerBase, generation_config: dict | None = None) -> tuple[int, ...]:
+def stop_ids(
+    tokenizer: PreTrainedTokenizerBase, generation_config: dict | None = None
+) -> tuple[int, ...]:
     """Every id that ends a turn: the tokenizer's EOS and all of the generation config's."""
     ids: list[int] = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     more = (generation_config or {}).get("eos_token_id")

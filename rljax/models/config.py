@@ -58,7 +58,41 @@ _RENAMED = {
 
 # Says nothing about the forward pass of a trained decoder in evaluation mode.
 _SILENT = frozenset(
-    ["_name_or_path", "architectures", "attention_dropout", "bad_words_ids", "bos_token_id", "chunk_size_feed_forward", "classifier_dropout", "dtype", "eos_token_id", "finetuning_task", "id2label", "initializer_range", "is_encoder_decoder", "is_decoder", "label2id", "model_type", "num_labels", "output_attentions", "output_hidden_states", "output_scores", "pad_token_id", "prefix", "pretraining_tp", "problem_type", "return_dict", "return_dict_in_generate", "sep_token_id", "tokenizer_class", "torch_dtype", "transformers_version", "use_cache", "_attn_implementation", "transformers.js_config"]
+    [
+        "_name_or_path",
+        "architectures",
+        "attention_dropout",
+        "bad_words_ids",
+        "bos_token_id",
+        "chunk_size_feed_forward",
+        "classifier_dropout",
+        "dtype",
+        "eos_token_id",
+        "finetuning_task",
+        "id2label",
+        "initializer_range",
+        "is_encoder_decoder",
+        "is_decoder",
+        "label2id",
+        "model_type",
+        "num_labels",
+        "output_attentions",
+        "output_hidden_states",
+        "output_scores",
+        "pad_token_id",
+        "prefix",
+        "pretraining_tp",
+        "problem_type",
+        "return_dict",
+        "return_dict_in_generate",
+        "sep_token_id",
+        "tokenizer_class",
+        "torch_dtype",
+        "transformers_version",
+        "use_cache",
+        "_attn_implementation",
+        "transformers.js_config",
+    ]
 )
 
 _DEFAULTS = {  # of transformers' config classes, for keys that a checkpoint may leave out

@@ -16,7 +16,11 @@ from rljax.models import decoder, names
 from rljax.models.config import DecoderConfig
 from rljax.models.files import INDEX
 
-CLASSES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM"}
+CLASSES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+}
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
 
 
@@ -97,7 +101,10 @@ def to_hf(cfg: DecoderConfig) -> dict[str, Any]:
 
 
 def _special_ids(tokenizer: Any) -> dict[str, int]:
-    ids = {name: getattr(tokenizer, name, None) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    ids = {
+        name: getattr(tokenizer, name, None)
+        for name in ("bos_token_id", "eos_token_id", "pad_token_id")
+    }
     return {name: value for name, value in ids.items() if value is not None}
 
 

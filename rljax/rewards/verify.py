@@ -14,7 +14,9 @@ def text_of(completion: Any) -> str:
     return completion if isinstance(completion, str) else completion[-1]["content"]
 
 
-def exact_match(completions: Sequence[Any], answer: Sequence[str | None], **_: Any) -> list[float | None]:
+def exact_match(
+    completions: Sequence[Any], answer: Sequence[str | None], **_: Any
+) -> list[float | None]:
     """1 where the completion, stripped, is the answer; None where the row has no answer."""
     return [
         None if a is None else float(text_of(c).strip() == str(a).strip())
@@ -43,9 +45,7 @@ def final_number(text: str) -> str | None:
 
 def gsm8k_correct(completions: Sequence[Any], answer: Sequence[str], **_: Any) -> list[float]:
     """1 where the completion's final number is that of the solution."""
-    return [
-        float(final_number(text_of(c)) == gsm8k_answer(a)) for c, a in zip(completions, answer)
-    ]
+    return [float(final_number(text_of(c)) == gsm8k_answer(a)) for c, a in zip(completions, answer)]
 
 
 def gsm8k_format(completions: Sequence[Any], **_: Any) -> list[float]:

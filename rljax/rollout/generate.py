@@ -69,7 +69,14 @@ def generate(
         finish=jnp.zeros((B,), jnp.int32),
     )
     matched = None if stops is None else stops.next.shape[0] - 1
-    carry = (jnp.int32(0), hidden[:, -1], cache, jnp.zeros((B,), bool), jnp.zeros((B,), jnp.int32), out)
+    carry = (
+        jnp.int32(0),
+        hidden[:, -1],
+        cache,
+        jnp.zeros((B,), bool),
+        jnp.zeros((B,), jnp.int32),
+        out,
+    )
 
     def going(carry):
         step, _, _, done, _, _ = carry

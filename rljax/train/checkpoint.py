@@ -38,7 +38,9 @@ class Checkpoints:
             worst = math.inf if lower_is_better else -math.inf  # saved before any evaluation
             # Together, not `max_to_keep` with `best_fn`: that deletes the newest steps.
             keep.append(
-                policies.BestN(get_metric_fn=lambda m: m.get(best, worst), reverse=lower_is_better, n=keep_best)
+                policies.BestN(
+                    get_metric_fn=lambda m: m.get(best, worst), reverse=lower_is_better, n=keep_best
+                )
             )
         options = ocp.CheckpointManagerOptions(
             preservation_policy=policies.AnyPreservationPolicy(keep),
@@ -53,7 +55,9 @@ class Checkpoints:
     def steps(self) -> list[int]:
         return sorted(self._manager.all_steps())
 
-    def save(self, step: int, state: TrainState, host: Mapping[str, Any], metrics: Mapping[str, float]):
+    def save(
+        self, step: int, state: TrainState, host: Mapping[str, Any], metrics: Mapping[str, float]
+    ):
         """Write `state` and the JSON-able `host` values; returns once the arrays are copied."""
         self._manager.save(
             step,
@@ -85,7 +89,9 @@ class Checkpoints:
         saved = self._manager.item_metadata(step)["state"]
         for name in sorted(set(saved) ^ set(target)):
             side = "it lacks" if name in target else "it has also"
-            raise ValueError(f"{self.path / str(step)} is of another model or method: {side} {name}")
+            raise ValueError(
+                f"{self.path / str(step)} is of another model or method: {side} {name}"
+            )
         for name, want in target.items():
             have = tuple(saved[name].shape)
             if have != want.shape:

@@ -86,5 +86,7 @@ def test_a_checkpoint_of_another_model_is_named(tmp_path):
     saved = opened(tmp_path)
     saved.save(3, start(mesh_of(fsdp=1)), {}, {})
     saved.wait()
-    with pytest.raises(ValueError, match=r"params.policy.kernel is \(8, 8\) there and \(8, 4\) here"):
+    with pytest.raises(
+        ValueError, match=r"params.policy.kernel is \(8, 8\) there and \(8, 4\) here"
+    ):
         saved.restore(3, start(mesh_of(fsdp=1), width=4))

@@ -90,7 +90,9 @@ class Log:
         tenth = max(1, self.total // 10)
         if not self.console.is_terminal and (step % tenth == 0 or step == self.total):
             left = (time.time() - self._began) / max(step - self._first, 1) * (self.total - step)
-            self.console.print(f"step {step}/{self.total}  {line}  left {left:.0f} s", highlight=False)
+            self.console.print(
+                f"step {step}/{self.total}  {line}  left {left:.0f} s", highlight=False
+            )
 
     def say(self, text: str) -> None:
         if self.active:

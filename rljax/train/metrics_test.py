@@ -45,7 +45,11 @@ def test_a_resumed_run_writes_no_step_twice(tmp_path):
     again, _ = log_into(tmp_path, start=2)
     again.step(3, {"loss": 30.0}, tokens=1)
     again.close()
-    assert [(r["step"], r["loss"]) for r in metrics.read(tmp_path)] == [(1, 1.0), (2, 2.0), (3, 30.0)]
+    assert [(r["step"], r["loss"]) for r in metrics.read(tmp_path)] == [
+        (1, 1.0),
+        (2, 2.0),
+        (3, 30.0),
+    ]
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_step(tmp_path):

@@ -20,10 +20,12 @@ SHOWN = {
 }
 BEST = {"sft": ("eval_loss", True), "dpo": ("eval_rewards/accuracies", False)}
 
-def check(setup: Setup) -> None:
+
+def check(setup: Setup, train: Sequence[Encoded]) -> None:
     """ValueError for a batch that cannot be cut evenly, before anything is compiled."""
     tc = setup.config.train
     batches.buckets_for(setup.config.data.max_length, setup.config.data.buckets)
+    optimizer.schedule(setup.config.optim, tc.steps, setup.config.optim.lr)
     step.check_batch(tc.batch_size, microbatches=tc.microbatches, mesh=setup.mesh)
 
 

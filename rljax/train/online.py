@@ -13,6 +13,7 @@ from rljax.data import batches, pipeline
 from rljax.data.encode import Encoded
 from rljax.losses import controllers
 from rljax.models import decoder, heads
+from rljax.rewards import call
 from rljax.rollout.generate import LENGTH, Completions, generate
 from rljax.rollout.sampling import SamplingParams
 from rljax.train import checkpoint, optimizer, ppo, state, step
@@ -25,8 +26,11 @@ SHOWN = {"ppo": ("reward", "objective/kl", "completions/mean_length", "tokens/s"
 BEST = {"ppo": ("eval_reward", False)}
 
 
-def check(setup: Setup) -> None:
-    """ConfigError for sizes that cannot be cut evenly, before anything is compiled."""
+def check(setup: Setup, train: Sequence[Encoded]) -> None:
+    """Errors of sizes and reward functions, before anything is compiled or written."""
+    columns = {name for example in train for name in example.columns}
+    for name in setup.config.reward.functions:
+        call.check_signature(name, call.load_function(name), sorted(columns))
     config = setup.config
     rows = config.train.batch_size * config.ppo.samples_per_prompt
     step.check_batch(rows, microbatches=1, mesh=setup.mesh)
@@ -39,6 +43,8 @@ def check(setup: Setup) -> None:
         field=f"rows of a minibatch ({rows} / ppo.minibatches)",
     )
     batches.buckets_for(config.data.max_prompt_length, config.data.buckets)
+    updates = config.train.steps * config.ppo.epochs * config.ppo.minibatches
+    optimizer.schedule(config.optim, updates, config.optim.lr)
     if jax.process_count() > 1:
         raise ConfigError("algorithm=ppo runs in one process so far")
 
@@ -84,7 +90,10 @@ def start(setup: Setup, tx) -> tuple[TrainState, TrainState]:
     """The first state (value head fresh, critic a copy of the policy if separate), its placement."""
     config, cfg = setup.config, setup.cfg
     decoder_axes = decoder.logical_axes(cfg)
-    params = {"policy": setup.policy, "value": heads.value_init(jax.random.key(config.seed + 1), cfg)}
+    params = {
+        "policy": setup.policy,
+        "value": heads.value_init(jax.random.key(config.seed + 1), cfg),
+    }
     axes = {"policy": decoder_axes, "value": heads.LOGICAL_AXES}
     if config.ppo.critic == "separate":
         params["critic"], axes["critic"] = copy(setup.policy), decoder_axes
@@ -238,13 +247,14 @@ class Machine:
                 now.params, now.frozen, step.place_batch(rows, mesh), now.extra["kl_coef"]
             )
         warming = i < pc.critic_warmup
-        now, learned = self._learn(now, rollout, i, self.warmup if warming else self.update)
+        update = self.warmup if warming else self.update
+        now, learned = self._learn(now, rollout, i, update, scored=bool(rewards.applicable.any()))
         now = self._adapt(now, values, len(examples))
         extra = {"episode": float((i + 1) * len(examples)), "learning_rate": self._rate(i)}
         values = rewards.metrics | completion_metrics(done) | values | learned | extra
         return now, values, int(rows["segments"].sum())
 
-    def _learn(self, now: TrainState, rollout: step.Batch, i: int, update):
+    def _learn(self, now: TrainState, rollout: step.Batch, i: int, update, *, scored: bool):
         """Epochs of shuffled minibatches; metrics are means over all updates."""
         pc = self.setup.config.ppo
         rng = np.random.default_rng((self.setup.config.seed, i))
@@ -256,8 +266,10 @@ class Machine:
                 if pc.minibatches > 1:
                     part = self.take(rollout, rows)
                 now, values = update(now, part)
-                if total is None and not self._first_ratio_is_one(values, i):
-                    raise ValueError(f"the first importance ratio of rollout {i} is {values['val/ratio']}")
+                if total is None and scored and not self._first_ratio_is_one(values, i):
+                    raise ValueError(
+                        f"the first importance ratio of rollout {i} is {values['val/ratio']}"
+                    )
                 total = values if total is None else jax.tree.map(jnp.add, total, values)
         return now, jax.tree.map(lambda x: x / (pc.epochs * pc.minibatches), total)
 

@@ -51,7 +51,9 @@ def schedule(optim: OptimConfig, steps: int, lr: float) -> optax.Schedule:
     }[optim.schedule]()
     if not optim.warmup:
         return decay
-    return optax.join_schedules([optax.linear_schedule(0.0, lr, optim.warmup), decay], [optim.warmup])
+    return optax.join_schedules(
+        [optax.linear_schedule(0.0, lr, optim.warmup), decay], [optim.warmup]
+    )
 
 
 def make(optim: OptimConfig, *, steps: int) -> optax.GradientTransformation:

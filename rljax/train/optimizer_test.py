@@ -22,9 +22,7 @@ def test_schedule_counts_optimizer_steps():
     np.testing.assert_allclose([rule(i) for i in range(4)], want, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("kind", "end"), [("constant", 1e-3), ("linear", 1e-4), ("cosine", 1e-4)]
-)
+@pytest.mark.parametrize(("kind", "end"), [("constant", 1e-3), ("linear", 1e-4), ("cosine", 1e-4)])
 def test_schedules_end_where_the_config_says(kind, end):
     optim = OptimConfig(lr=1e-3, schedule=kind, final_lr_ratio=0.1)
     np.testing.assert_allclose(optimizer.schedule(optim, 20, 1e-3)(20), end, rtol=1e-5)

@@ -32,7 +32,9 @@ def fingerprint(params) -> str:
         bits = bits.astype(jnp.uint32).reshape(-1)
         place = jnp.arange(bits.size, dtype=jnp.uint32) * jnp.uint32(2654435761) + jnp.uint32(1)
         mixed = (bits ^ (bits >> 15)) * (place | 1)
-        return jnp.stack([mixed.sum(dtype=jnp.uint32), (mixed ^ (mixed >> 13)).sum(dtype=jnp.uint32)])
+        return jnp.stack(
+            [mixed.sum(dtype=jnp.uint32), (mixed ^ (mixed >> 13)).sum(dtype=jnp.uint32)]
+        )
 
     sums = jax.jit(lambda p: [digest(x) for x in jax.tree.leaves(p)])(params)
     return hashlib.sha256(np.concatenate([np.asarray(s) for s in sums]).tobytes()).hexdigest()

@@ -46,7 +46,10 @@ class Rewarder:
             prompts=[e.text for e in examples],
             completions=_as_messages(samples.texts(self.setup, done), examples),
             completion_ids=[row[:n].tolist() for row, n in zip(tokens, lengths)],
-            columns={c: [e.columns.get(c) for e in examples] for c in columns - {"prompts", "completions"}},
+            columns={
+                c: [e.columns.get(c) for e in examples]
+                for c in columns - {"prompts", "completions"}
+            },
         )
         weights = self.setup.config.reward.weights or [1.0] * len(self.functions)
         scores, applicable = call.combine(matrix, weights)
@@ -55,7 +58,9 @@ class Rewarder:
             short, values = name.rpartition(".")[2].rpartition(":")[2], values[~np.isnan(values)]
             if values.size:
                 metrics[f"rewards/{short}/mean"] = float(values.mean())
-                metrics[f"rewards/{short}/std"] = float(values.std(ddof=1)) if values.size > 1 else 0.0
+                metrics[f"rewards/{short}/std"] = (
+                    float(values.std(ddof=1)) if values.size > 1 else 0.0
+                )
         metrics["rewards/not_applicable"] = float((~applicable).mean())
         return Rewards(scores=scores, applicable=applicable, metrics=metrics)
 
@@ -69,8 +74,12 @@ class Rewarder:
             rows[b, : len(ids)], segments[b, : len(ids)] = ids, 1
         scores = np.asarray(self.model(rows, segments), np.float64)
         if not np.isfinite(scores).all():
-            raise ValueError(f"reward checkpoint {self.setup.config.reward.checkpoint} gave NaN or inf")
-        return Rewards(scores=scores, applicable=np.ones(len(scores), bool), metrics=_spread(scores))
+            raise ValueError(
+                f"reward checkpoint {self.setup.config.reward.checkpoint} gave NaN or inf"
+            )
+        return Rewards(
+            scores=scores, applicable=np.ones(len(scores), bool), metrics=_spread(scores)
+        )
 
 
 def _spread(scores: np.ndarray) -> dict[str, float]:
@@ -103,7 +112,9 @@ def _reward_model(setup: Setup, path: str):
 
     @jax.jit
     def score(tokens, segments):
-        hidden, _ = decoder.apply(params["decoder"], cfg, tokens, segments_BT=segments, dtype=setup.dtype)
+        hidden, _ = decoder.apply(
+            params["decoder"], cfg, tokens, segments_BT=segments, dtype=setup.dtype
+        )
         return heads.pooled(params["head"], hidden, segments)[:, 0]
 
     return score

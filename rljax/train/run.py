@@ -20,7 +20,7 @@ def run(config: RunConfig, console: Console) -> int:
     stage = STAGES[config.algorithm]
     setup = make(config)
     train, held, notes = load_rows(config, setup.tokenizer)
-    stage.check(setup)
+    stage.check(setup, train)
     resumed = open_folder(config)
     best, lower = stage.BEST[config.algorithm]
     saved = checkpoint.Checkpoints(
@@ -47,9 +47,7 @@ def run(config: RunConfig, console: Console) -> int:
     began = time.time()
     with stop.on_signals() as asked:
         try:
-            last = stage.run(
-                setup, train, held, log=log, saved=saved, stops=stops, stop=asked
-            )
+            last = stage.run(setup, train, held, log=log, saved=saved, stops=stops, stop=asked)
         finally:
             log.close()
             saved.close()
@@ -65,7 +63,9 @@ def _say_start(console: Console, setup: Setup, notes, resumed: bool, done: int) 
     config = setup.config
     mesh = " × ".join(f"{k} {v}" for k, v in setup.mesh.shape.items())
     count = sum(x.size for x in jax.tree.leaves(setup.policy))
-    console.print(f"{config.algorithm.upper()}  {count / 1e6:.1f} M parameters  mesh {mesh}", highlight=False)
+    console.print(
+        f"{config.algorithm.upper()}  {count / 1e6:.1f} M parameters  mesh {mesh}", highlight=False
+    )
     for note in notes:
         console.print(note, highlight=False)
     if resumed and done:

@@ -31,7 +31,9 @@ def texts(setup: Setup, completions: Completions) -> list[str]:
     out = []
     for row, length, finish in zip(tokens, lengths, np.asarray(completions.finish)):
         text = setup.tokenizer.decode(row[:length], skip_special_tokens=True)
-        out.append(stops_lib.cut_text(text, setup.config.rollout.stop) if finish == STOP_STRING else text)
+        out.append(
+            stops_lib.cut_text(text, setup.config.rollout.stop) if finish == STOP_STRING else text
+        )
     return out
 
 

@@ -117,7 +117,9 @@ def open_folder(config: RunConfig) -> bool:
     file = folder / CONFIG_FILE
     if file.is_file() and _has_results(folder):
         old, new = config_lib.load(RunConfig, file), config
-        for name, (there, here) in differences(config_lib.to_dict(old), config_lib.to_dict(new)).items():
+        for name, (there, here) in differences(
+            config_lib.to_dict(old), config_lib.to_dict(new)
+        ).items():
             raise ConfigError(
                 f"output: {folder} holds another run ({name} is {there!r} there and {here!r} here); "
                 f"name a new folder, or delete that one"
@@ -160,13 +162,18 @@ def load_rows(config: RunConfig, tok) -> tuple[list[Encoded], list[Encoded], lis
         train = [train[i] for i in range(min(data.limit, len(train)))]
     if data.eval_rows:
         if data.eval_rows >= len(train):
-            raise ConfigError(f"data.eval_rows={data.eval_rows} leaves nothing of {len(train)} rows")
+            raise ConfigError(
+                f"data.eval_rows={data.eval_rows} leaves nothing of {len(train)} rows"
+            )
         # A fixed random choice, the same whatever the run's seed: scores stay comparable.
         chosen = set(np.random.default_rng(0).permutation(len(train))[: data.eval_rows].tolist())
         held = [train[i] for i in sorted(chosen)]
         train = [train[i] for i in range(len(train)) if i not in chosen]
     out = []
-    for name, part, source in (("train", train, data.train), ("eval", held, data.eval or data.train)):
+    for name, part, source in (
+        ("train", train, data.train),
+        ("eval", held, data.eval or data.train),
+    ):
         if part is None:
             out.append([])
             continue

@@ -83,7 +83,5 @@ def shardings(params: Params, frozen: Params, tx, axes: Params, mesh: Mesh) -> T
     )
 
 
-
-
 def _dict_path(path) -> tuple:
     return tuple(key.key for key in path if isinstance(key, jax.tree_util.DictKey))

@@ -79,7 +79,9 @@ def _accumulate(grads_of, state: TrainState, parts: Batch, rngs: jax.Array):
     return total
 
 
-def check_batch(rows: int, *, microbatches: int, mesh: Mesh, field: str = "train.batch_size") -> None:
+def check_batch(
+    rows: int, *, microbatches: int, mesh: Mesh, field: str = "train.batch_size"
+) -> None:
     """ValueError, naming the sizes that would do, when `rows` cannot be cut evenly."""
     unit = microbatches * sharding.batch_rows(mesh)
     if rows % unit:
