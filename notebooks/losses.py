@@ -9,7 +9,7 @@
 
 # %% [markdown]
 # # Import a loss and differentiate it
-# `rljax.losses` holds functions of arrays. Nothing else of the package is needed: no trainer, no model.
+# `rljax.losses` holds functions of arrays. Nothing else of the package is needed.
 
 # %%
 # %pip install -q rljax  # skip if it is installed
@@ -22,7 +22,7 @@ import matplotlib.pyplot as plt
 from rljax.losses import dpo, hinge, ipo
 
 # %% [markdown]
-# A preference loss takes summed log-probabilities of pairs and returns one value per pair, with stats.
+# A preference loss takes summed log-probabilities and returns one value per pair, with stats.
 
 # %%
 pair = {

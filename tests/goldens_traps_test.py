@@ -363,7 +363,7 @@ def test_trap_p16_cursor_and_controller_go_on_where_they_stopped():
     second = pipeline.training_order(*size, seed=given["shuffle_seed"])
     second.set_state(json.loads(json.dumps(first.get_state())))
     assert [next(second).tolist() for _ in range(7)] == batches_seen[5:]
-    epoch = sum(batches_seen[: given["prompts"] // given["batch"]], [])
+    epoch = np.concatenate(batches_seen[: given["prompts"] // given["batch"]]).tolist()
     assert sorted(epoch) == list(range(given["prompts"]))
 
 

@@ -170,7 +170,7 @@ def test_a_run_leaves_curves_samples_and_a_model_that_loads(tmp_path):
     config = small_runs.run_config(
         "sft", tmp_path / "run", train={"samples": 2, "export": True}, rollout={"max_new_tokens": 4}
     )
-    code, text = go(config)
+    code, _ = go(config)
     assert code == 0
     assert (tmp_path / "run" / "curves.png").read_bytes().startswith(b"\x89PNG")
     samples = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").open()]

@@ -47,8 +47,8 @@ def parser() -> argparse.ArgumentParser:
     )
     prepare.add_argument("source", help="a .jsonl or .jsonl.gz file")
     prepare.add_argument("output", help="the folder to write; must not exist or be empty")
-    prepare.add_argument("--format", default="columns", choices=("columns", "hh"),
-                         help="columns: as they are; hh: Human/Assistant dialogues of HH-RLHF")  # fmt: skip
+    words = "columns: as they are; hh: Human/Assistant dialogues of HH-RLHF"
+    prepare.add_argument("--format", default="columns", choices=("columns", "hh"), help=words)
 
     export = command("export", "rljax.cli.export:run", "write a run's policy as an HF folder")
     export.add_argument("run_folder", help="the output folder of a run")
@@ -79,7 +79,7 @@ def resolve(target: str) -> Callable[[argparse.Namespace], int]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a subcommand; exit codes: 0 done, 1 the user must mend something, 42 stopped and saved."""
+    """Run a subcommand; exit codes: 0 done, 1 something to mend, 42 stopped and saved."""
     args = parser().parse_args(argv)
     try:
         return resolve(args.run)(args)

@@ -21,7 +21,8 @@ def show(console: Console, tokenizer, examples: Sequence[Encoded], count: int) -
     longest = max(len(e.prompt) + len(c) for e in examples for c in e.completions or ([],))
     share = trained / max(read, 1)
     console.print(
-        f"{len(examples)} rows, longest {longest} tokens, {trained} of {read} tokens trained ({share:.0%})",
+        f"{len(examples)} rows, longest {longest} tokens, "
+        f"{trained} of {read} tokens trained ({share:.0%})",
         highlight=False,
     )
 

@@ -139,7 +139,8 @@ def _implicit_prompt(named: dict[str, Any], where: str, row: Row) -> dict[str, T
         prompt = _common_dialogue(chosen, rejected)
         if not prompt:
             raise ValueError(
-                f"{where}: no prompt column, and chosen and rejected share no `\\n\\nAssistant:` turn"
+                f"{where}: no prompt column, and chosen and rejected share no "
+                f"`\\n\\nAssistant:` turn"
             )
     else:
         same = 0
@@ -158,7 +159,7 @@ def _common_dialogue(a: str, b: str) -> str:
 
 
 def dialogue_messages(text: str) -> list[dict[str, str]]:
-    """HH-RLHF's "\\n\\nHuman: … \\n\\nAssistant: …" as messages; a trailing empty turn is dropped."""
+    """HH-RLHF's "\\n\\nHuman: … \\n\\nAssistant: …" as messages, less an empty last turn."""
     parts = re.split(r"\n\n(Human|Assistant):", text)
     roles = {"Human": "user", "Assistant": "assistant"}
     turns = [{"role": roles[r], "content": c.strip()} for r, c in zip(parts[1::2], parts[2::2])]

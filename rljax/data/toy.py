@@ -17,7 +17,10 @@ COUNT = {"train": 4000, "held_out": 200}
 
 
 def rows(task: str, kind: str, *, seed: int, held_out: bool = False) -> list[Row]:
-    """`sort`: prompts `dbca=`, completions `abcd.` or `abcd!`. Held-out prompts never occur in training."""
+    """`sort`: prompts `dbca=`, completions `abcd.` or `abcd!`.
+
+    Held-out prompts never occur in training.
+    """
     if task != "sort":
         raise ValueError(f"data: toy task {task!r} does not exist; choose among 'sort'")
     rng = random.Random(f"{seed} {kind} {held_out}")

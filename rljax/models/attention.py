@@ -16,7 +16,7 @@ def visible(
 ) -> jax.Array:
     """bool [B, T, S]: key in the same document (segment 0 is padding), not later, in the window.
 
-    Columns are array indices of the keys' axis; a window of w sees w keys, the query's own included.
+    Columns are array indices of the keys' axis; a window of w sees w keys, the query's too.
     """
     k_columns_S = jnp.arange(k_segments_BS.shape[1])
     distance_TS = q_columns_T[:, None] - k_columns_S[None, :]

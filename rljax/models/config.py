@@ -112,7 +112,8 @@ def from_hf(hf: dict[str, Any]) -> DecoderConfig:
         )
     if family not in FAMILIES:
         raise ValueError(
-            f"config.json: model_type {family!r} is not supported; choose among {', '.join(FAMILIES)}"
+            f"config.json: model_type {family!r} is not supported; choose among "
+            f"{', '.join(FAMILIES)}"
         )
     hf = _DEFAULTS[family] | hf
     missing = [name for name in _RENAMED if hf.get(name) is None]

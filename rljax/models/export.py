@@ -1,4 +1,4 @@
-"""Parameters -> a folder that Hugging Face transformers loads: the import's name table, backwards."""
+"""Parameters -> a folder that transformers loads: the import's name table, backwards."""
 
 import json
 import pathlib

@@ -28,7 +28,7 @@ ARCHITECTURES = ("llama", "qwen2")
 
 
 def hf_name(name: str) -> str | None:
-    """The Hugging Face name of a GGUF tensor; None for `rope_freqs`, which the config says anyway."""
+    """The Hugging Face name of a GGUF tensor; None for `rope_freqs`, which the config says."""
     if name == "rope_freqs.weight":
         return None
     if name in _NAMES:

@@ -85,5 +85,5 @@ def table(cfg: DecoderConfig) -> list[Tensor]:
 
 
 def head_table(stem: str, embed: int, labels: int, with_bias: bool) -> list[Tensor]:
-    """`score` of ...ForSequence/TokenClassification, `v_head.summary` of TRL's value-head layout."""
+    """`score` of ...ForSequence/TokenClassification, or TRL's `v_head.summary`."""
     return list(_projection(stem, (), (embed,), (labels,), with_bias))

@@ -44,7 +44,8 @@ def check_signature(name: str, fn: RewardFn, columns: Sequence[str]) -> None:
         named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         if named and parameter.default is parameter.empty and parameter.name not in known:
             raise ValueError(
-                f"reward {name} asks for {parameter.name!r}; the data has {', '.join(sorted(known))}"
+                f"reward {name} asks for {parameter.name!r}; the data has "
+                f"{', '.join(sorted(known))}"
             )
 
 

@@ -87,7 +87,7 @@ def make_sampler(setup: Setup, stops: Any) -> Sampler:
 
 
 def start(setup: Setup, tx) -> tuple[TrainState, TrainState]:
-    """The first state (value head fresh, critic a copy of the policy if separate), its placement."""
+    """The first state (fresh value head; a separate critic starts as the policy), its placement."""
     config, cfg = setup.config, setup.cfg
     decoder_axes = decoder.logical_axes(cfg)
     params = {

@@ -40,7 +40,7 @@ def decay_mask(params: Any) -> Any:
 
 
 def schedule(optim: OptimConfig, steps: int, lr: float) -> optax.Schedule:
-    """Learning rate of update 0, 1, …: linear warm-up, then constant, linear or cosine to the end."""
+    """Learning rate of update 0, 1, …: linear warm-up, then constant, linear or cosine."""
     if optim.warmup >= steps:
         raise ConfigError(f"optim.warmup={optim.warmup} leaves nothing of {steps} optimizer steps")
     after = steps - optim.warmup

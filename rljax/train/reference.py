@@ -41,7 +41,7 @@ def fingerprint(params) -> str:
 
 
 def precompute(setup: Setup, examples: Sequence[Encoded], *, name: str) -> np.ndarray:
-    """fp32 [rows, 2] of chosen and rejected, from the starting policy; read from the cache if there.
+    """fp32 [rows, 2] of chosen and rejected, from the starting policy, or from the cache.
 
     The cache key holds the weights, the compute dtype and every token, so that a stale file cannot
     be taken for the right one.

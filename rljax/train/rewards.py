@@ -106,8 +106,8 @@ def _reward_model(setup: Setup, path: str):
         raise ConfigError(f"reward.checkpoint: {path} has {labels} labels; PPO wants one score")
     if cfg.vocab != setup.cfg.vocab:
         raise ConfigError(
-            f"reward.checkpoint: {path} has {cfg.vocab} ids, the policy {setup.cfg.vocab}; it reads "
-            f"the policy's tokens and needs the same tokenizer"
+            f"reward.checkpoint: {path} has {cfg.vocab} ids, the policy {setup.cfg.vocab}; it "
+            f"reads the policy's tokens and needs the same tokenizer"
         )
 
     @jax.jit

@@ -120,7 +120,7 @@ class SftConfig:
 
 @record
 class DpoConfig:
-    """Preference optimisation from pairs; the paper of each loss is in `rljax.losses.preference`."""
+    """Preference optimisation from pairs; `rljax.losses.preference` names each paper."""
 
     loss: Literal["sigmoid", "hinge", "ipo", "robust"] = "sigmoid"
     beta: float = 0.1

@@ -121,8 +121,8 @@ def open_folder(config: RunConfig) -> bool:
             config_lib.to_dict(old), config_lib.to_dict(new)
         ).items():
             raise ConfigError(
-                f"output: {folder} holds another run ({name} is {there!r} there and {here!r} here); "
-                f"name a new folder, or delete that one"
+                f"output: {folder} holds another run ({name} is {there!r} there and {here!r} "
+                f"here); name a new folder, or delete that one"
             )
         return True
     if folder.exists() and any(folder.iterdir()) and not file.is_file():

@@ -1,6 +1,5 @@
 """Supervised fine-tuning: the mean loss of the trained tokens, over the whole global batch."""
 
-
 from rljax.losses import supervised
 from rljax.losses.mean import Mean
 from rljax.models.config import DecoderConfig
