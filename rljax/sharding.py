@@ -29,6 +29,10 @@ RULES: Mapping[str, MeshAxes] = {
 }
 
 
+DECODE_RULES = dict(RULES) | {"embed": None}
+"""Weights while decoding: whole along embed, so that no step gathers them."""
+
+
 def make_mesh(shape: Mapping[str, int], devices: list[jax.Device] | None = None) -> Mesh:
     """A mesh over `devices` (all by default); one axis may be -1: whatever is left.
 
@@ -71,8 +75,9 @@ def named(mesh: Mesh, axes: tuple[str | None, ...], shape: tuple[int, ...] | Non
     return NamedSharding(mesh, where)
 
 
-def _is_axes(x: Any) -> bool:
-    return isinstance(x, tuple)
+def is_axes(x: Any) -> bool:
+    """A tuple of axis names: a leaf of a tree of logical axes, an empty or nested tuple is not."""
+    return isinstance(x, tuple) and all(a is None or isinstance(a, str) for a in x)
 
 
 def tree(logical: Any, mesh: Mesh, shapes: Any = None) -> Any:
@@ -81,8 +86,8 @@ def tree(logical: Any, mesh: Mesh, shapes: Any = None) -> Any:
     `shapes`, a like pytree of arrays or ShapeDtypeStructs, turns on the check that axes divide.
     """
     if shapes is None:
-        return jax.tree.map(lambda axes: named(mesh, axes), logical, is_leaf=_is_axes)
-    return jax.tree.map(lambda a, x: named(mesh, a, x.shape), logical, shapes, is_leaf=_is_axes)
+        return jax.tree.map(lambda axes: named(mesh, axes), logical, is_leaf=is_axes)
+    return jax.tree.map(lambda a, x: named(mesh, a, x.shape), logical, shapes, is_leaf=is_axes)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -94,11 +99,13 @@ def batch_rows(mesh: Mesh) -> int:
     return math.prod(mesh.shape[axis] for axis in RULES["batch"])
 
 
-def constrain(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
-    """Pin an activation's layout under the current mesh; without one, do nothing."""
+def constrain(
+    x: jax.Array, axes: tuple[str | None, ...], rules: Mapping[str, MeshAxes] = RULES
+) -> jax.Array:
+    """Pin an array's layout under the current mesh; without one, do nothing."""
     if len(axes) != x.ndim:
         raise ValueError(f"{axes} names {len(axes)} axes of an array of {x.ndim}")
-    want = spec(axes)
-    return (
-        x if jax.sharding.get_abstract_mesh().empty else jax.lax.with_sharding_constraint(x, want)
-    )
+    want = spec(axes, rules)
+    if jax.sharding.get_abstract_mesh().empty:
+        return x
+    return jax.lax.with_sharding_constraint(x, want)

@@ -85,6 +85,20 @@ def unstack(params: Params) -> Params:
     return params | {"layers": layers}
 
 
+def decode_layout(params: Params, cfg: DecoderConfig) -> Params:
+    """`unstack`ed, and under a mesh cut by the tensor axis alone: nothing is gathered per token."""
+    params = unstack(params)
+    axes = logical_axes(cfg)
+    one_layer = jax.tree.map(lambda a: a[1:], axes["layers"], is_leaf=sharding.is_axes)
+    axes = axes | {"layers": (one_layer,) * cfg.layers}
+    return jax.tree.map(
+        lambda a, x: sharding.constrain(x, a, sharding.DECODE_RULES),
+        axes,
+        params,
+        is_leaf=sharding.is_axes,
+    )
+
+
 def default_positions(segments_BT: jax.Array) -> jax.Array:
     """int32 [B, T]: tokens since the document's first, whatever padding stands before it."""
     T = segments_BT.shape[1]

@@ -52,10 +52,12 @@ def generate(
     temperature 0 the likeliest token is taken and the log-probabilities are those of
     temperature 1. `cfg.vocab` bounds what can be sampled: padding rows of the vocabulary cannot.
     """
+    if outside := [i for i in sampling.stop_ids if not 0 <= i < cfg.vocab]:
+        raise ValueError(f"stop id {outside[0]} is outside the vocabulary of {cfg.vocab}")
     B, P = prompts.shape
     L = sampling.max_new_tokens
     # Laid out once for decoding; the training layout would be gathered again for every token.
-    params = decoder.unstack(params)
+    params = decoder.decode_layout(params, cfg)
     cache = kv.make(cfg, B, P + L, dtype or params["embed"]["tokens"].dtype, unrolled=True)
     hidden, cache = decoder.apply(
         params, cfg, prompts, segments_BT=prompt_segments, cache=cache, dtype=dtype

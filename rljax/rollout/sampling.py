@@ -22,6 +22,10 @@ class SamplingParams:
     def __post_init__(self):
         checks = {
             "max_new_tokens": (self.max_new_tokens >= 1, "1 or more"),
+            "min_new_tokens": (
+                0 <= self.min_new_tokens <= self.max_new_tokens,
+                "0 to max_new_tokens",
+            ),
             "temperature": (self.temperature >= 0, "0 (greedy) or more"),
             "top_k": (self.top_k is None or self.top_k >= 1, "1 or more, or nothing"),
             "top_p": (self.top_p is None or 0 < self.top_p <= 1, "above 0, at most 1, or nothing"),
