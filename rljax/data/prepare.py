@@ -58,21 +58,24 @@ def _converted(row: Row, format: Format, where: str) -> Row:
 def _write(flat: Sequence[dict[str, str]], folder: str) -> str:
     import tensorflow_datasets as tfds  # heavy: only here and for reading
 
-    class Rows(tfds.core.GeneratorBasedBuilder):
-        VERSION = tfds.core.Version("1.0.0")
+    # A builder of this call alone: the catalogue of dataset names is not ours to fill.
+    with tfds.core.registered.skip_registration():
 
-        def _info(self):
-            text = {name: tfds.features.Text() for name in flat[0]}
-            # Rows keep their order: shuffling belongs to training, where it has a seed.
-            return tfds.core.DatasetInfo(
-                builder=self, features=tfds.features.FeaturesDict(text), disable_shuffling=True
-            )
+        class Rows(tfds.core.GeneratorBasedBuilder):
+            VERSION = tfds.core.Version("1.0.0")
 
-        def _split_generators(self, dl_manager):
-            return {"train": enumerate(flat)}
+            def _info(self):
+                text = {name: tfds.features.Text() for name in flat[0]}
+                # Rows keep their order: shuffling belongs to training, where it has a seed.
+                return tfds.core.DatasetInfo(
+                    builder=self, features=tfds.features.FeaturesDict(text), disable_shuffling=True
+                )
 
-        def _generate_examples(self):
-            raise NotImplementedError  # every split brings its own generator
+            def _split_generators(self, dl_manager):
+                return {"train": enumerate(flat)}
+
+            def _generate_examples(self):
+                raise NotImplementedError  # every split brings its own generator
 
     builder = Rows(data_dir=folder, file_format="array_record")
     builder.download_and_prepare()

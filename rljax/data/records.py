@@ -109,4 +109,19 @@ def _read_datasets(path: pathlib.Path, split: str) -> Sequence[Row]:
         if split not in data:
             raise ValueError(f"{path} has splits {sorted(data)}, not {split!r}")
         data = data[split]
-    return data
+    return _Columns(data)
+
+
+class _Columns(Sequence):
+    """A `datasets.Dataset` as rows by index."""
+
+    def __init__(self, data):
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, index: int) -> Row:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self._data[index]

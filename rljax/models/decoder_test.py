@@ -107,7 +107,9 @@ def test_rematerialisation_changes_no_gradient():
         return jax.grad(lambda p: (hidden_of(params=p, remat=remat) ** 2).sum())(PARAMS)
 
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), grads("full"), grads("none")
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+        grads("full"),
+        grads("none"),
     )
 
 

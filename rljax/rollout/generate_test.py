@@ -152,6 +152,7 @@ def test_weights_that_decode_are_not_cut_along_fsdp():
     placed = jax.device_put(PARAMS, sharding.tree(decoder.logical_axes(CFG), mesh))
     with jax.set_mesh(mesh):
         laid_out = jax.jit(lambda p: decoder.decode_layout(p, CFG))(placed)
+
     def axes(tree):
         return {a for x in jax.tree.leaves(tree) for a in jax.tree.leaves(tuple(x.sharding.spec))}
 
