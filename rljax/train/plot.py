@@ -51,7 +51,7 @@ def plot(folder: str | pathlib.Path, algorithm: str) -> pathlib.Path:
         _panel(axis, rows, name)
     for axis in axes.flat[len(names) :]:
         axis.axis("off")
-    figure.suptitle(f"{algorithm.upper()}  {folder}", fontsize=11)
+    figure.suptitle(f"{algorithm.upper()}  {folder.name}", fontsize=11)
     figure.savefig(folder / FILE, dpi=110)
     plt.close(figure)
     return folder / FILE
