@@ -52,8 +52,7 @@ def generate(
     temperature 0 the likeliest token is taken and the log-probabilities are those of
     temperature 1. `cfg.vocab` bounds what can be sampled: padding rows of the vocabulary cannot.
     """
-    if outside := [i for i in sampling.stop_ids if not 0 <= i < cfg.vocab]:
-        raise ValueError(f"stop id {outside[0]} is outside the vocabulary of {cfg.vocab}")
+    _check_stop_ids(sampling, cfg)
     B, P = prompts.shape
     L = sampling.max_new_tokens
     # Laid out once for decoding; the training layout would be gathered again for every token.
@@ -104,6 +103,11 @@ def generate(
         return step + 1, hidden_B1D[:, 0], cache, done, state, out
 
     return jax.lax.while_loop(going, one_token, carry)[-1]
+
+
+def _check_stop_ids(sampling: SamplingParams, cfg: DecoderConfig) -> None:
+    if outside := [i for i in sampling.stop_ids if not 0 <= i < cfg.vocab]:
+        raise ValueError(f"stop id {outside[0]} is outside the vocabulary of {cfg.vocab}")
 
 
 def _sample(logits_BV, keys, step, sampling: SamplingParams):

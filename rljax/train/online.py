@@ -14,9 +14,8 @@ from rljax.data.encode import Encoded
 from rljax.losses import controllers
 from rljax.models import decoder, heads
 from rljax.rewards import call
-from rljax.rollout.generate import LENGTH, Completions, generate
-from rljax.rollout.sampling import SamplingParams
-from rljax.train import checkpoint, optimizer, ppo, state, step
+from rljax.rollout.generate import LENGTH
+from rljax.train import checkpoint, optimizer, ppo, sampler, state, step
 from rljax.train.metrics import Log
 from rljax.train.rewards import Rewarder
 from rljax.train.setup import Setup, copy
@@ -49,43 +48,6 @@ def check(setup: Setup, train: Sequence[Encoded]) -> None:
         raise ConfigError("algorithm=ppo runs in one process so far")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Sampler:
-    """Completions of prompts under the current policy, with one key per row."""
-
-    setup: Setup
-    sampling: SamplingParams
-    stops: Any
-
-    def __call__(self, policy, prompts: batches.Batch, key: jax.Array) -> Completions:
-        keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(len(prompts["tokens"])))
-        placed = step.place_batch({k: prompts[k] for k in ("tokens", "segments")}, self.setup.mesh)
-        with jax.set_mesh(self.setup.mesh):
-            return generate(
-                policy,
-                self.setup.cfg,
-                placed["tokens"],
-                placed["segments"],
-                keys,
-                sampling=self.sampling,
-                stops=self.stops,
-                pad_id=self.setup.pad_id,
-                dtype=self.setup.dtype,
-            )
-
-
-def make_sampler(setup: Setup, stops: Any) -> Sampler:
-    rc = setup.config.rollout
-    sampling = SamplingParams(
-        max_new_tokens=rc.max_new_tokens,
-        temperature=rc.temperature,
-        top_k=rc.top_k,
-        top_p=rc.top_p,
-        stop_ids=setup.stop_ids,
-    )
-    return Sampler(setup=setup, sampling=sampling, stops=stops)
-
-
 def start(setup: Setup, tx) -> tuple[TrainState, TrainState]:
     """The first state (fresh value head; a separate critic starts as the policy), its placement."""
     config, cfg = setup.config, setup.cfg
@@ -112,31 +74,6 @@ def start(setup: Setup, tx) -> tuple[TrainState, TrainState]:
     return first, state.shardings(params, frozen, tx, axes, setup.mesh)
 
 
-def joined(prompts: batches.Batch, done: Completions) -> step.Batch:
-    """Prompts and completions as training rows [R, P + L]; the mask is by length."""
-    P, mask = prompts["tokens"].shape[1], np.asarray(done.mask())
-    logps = np.asarray(done.logprobs)
-    return {
-        "tokens": np.concatenate([prompts["tokens"], np.asarray(done.tokens)], 1),
-        "segments": np.concatenate([prompts["segments"], mask.astype(np.int32)], 1),
-        "mask": np.pad(mask, ((0, 0), (P, 0))),
-        "sampler_logps": np.pad(logps, ((0, 0), (P, 0))),
-    }
-
-
-def completion_metrics(done: Completions) -> dict[str, float]:
-    lengths, finish = np.asarray(done.lengths), np.asarray(done.finish)
-    ended = lengths[finish != LENGTH]
-    return {
-        "completions/mean_length": float(lengths.mean()),
-        "completions/min_length": float(lengths.min()),
-        "completions/max_length": float(lengths.max()),
-        "completions/clipped_ratio": float((finish == LENGTH).mean()),
-        "completions/mean_terminated_length": float(ended.mean()) if ended.size else 0.0,
-        "val/num_eos_tokens": float((finish != LENGTH).sum()),
-    }
-
-
 def run(
     setup: Setup,
     train: Sequence[Encoded],
@@ -157,7 +94,7 @@ def run(
     if done:
         now, host = saved.restore(done, now)
         order.set_state(host["order"])
-    machine = Machine.make(setup, tx, placed, make_sampler(setup, stops))
+    machine = Machine.make(setup, tx, placed, sampler.make(setup, stops))
     evaluate = lambda policy: machine.evaluate(policy, held)
     scores = {}
     if held and not done:
@@ -184,7 +121,7 @@ class Machine:
     """The compiled parts of one PPO iteration."""
 
     setup: Setup
-    sampler: Sampler
+    sample: sampler.Sampler
     rewarder: Rewarder
     experience: Callable
     update: Callable
@@ -193,7 +130,7 @@ class Machine:
     lengths: tuple[int, ...]
 
     @classmethod
-    def make(cls, setup: Setup, tx, placed: TrainState, sampler: Sampler) -> "Machine":
+    def make(cls, setup: Setup, tx, placed: TrainState, sample: sampler.Sampler) -> "Machine":
         config = setup.config
         loss = {"temperature": config.rollout.temperature, **setup.options}
 
@@ -207,7 +144,7 @@ class Machine:
             warmup = compiled(optimizer.hold(tx, "policy"), train_policy=False)
         return cls(
             setup=setup,
-            sampler=sampler,
+            sample=sample,
             rewarder=Rewarder.make(setup),
             experience=jax.jit(
                 ppo.make_experience(
@@ -235,10 +172,10 @@ class Machine:
         examples = [e for e in examples for _ in range(pc.samples_per_prompt)]
         key = jax.random.fold_in(jax.random.fold_in(now.rng, 0x5A), i)
         prompts = self.prompts(examples)
-        done = self.sampler(now.params["policy"], prompts, key)
+        done = self.sample(now.params["policy"], prompts, key)
         rewards = self.rewarder(examples, done)
         penalty = pc.missing_eos_penalty * (np.asarray(done.finish) == LENGTH)
-        rows = joined(prompts, done) | {
+        rows = sampler.joined(prompts, done) | {
             "scores": (rewards.scores - penalty).astype(np.float32),
             "weight": rewards.applicable.astype(np.float32),
         }
@@ -251,7 +188,7 @@ class Machine:
         now, learned = self._learn(now, rollout, i, update, scored=bool(rewards.applicable.any()))
         now = self._adapt(now, values, len(examples))
         extra = {"episode": float((i + 1) * len(examples)), "learning_rate": self._rate(i)}
-        values = rewards.metrics | completion_metrics(done) | values | learned | extra
+        values = rewards.metrics | sampler.completion_metrics(done) | values | learned | extra
         return now, values, int(rows["segments"].sum())
 
     def _learn(self, now: TrainState, rollout: step.Batch, i: int, update, *, scored: bool):
@@ -303,7 +240,7 @@ class Machine:
         for index, weight in list(pipeline.in_order(len(held), tc.batch_size))[: tc.eval_batches]:
             examples = [held[j] for j in index]
             key = jax.random.fold_in(jax.random.key(self.setup.config.seed), int(index[0]) + 1)
-            done = self.sampler(policy, self.prompts(examples), key)
+            done = self.sample(policy, self.prompts(examples), key)
             rewards = self.rewarder(examples, done)
             use = weight * rewards.applicable
             parts.append((rewards.scores * use, np.asarray(done.lengths) * weight, use, weight))
