@@ -25,7 +25,7 @@ from rljax.losses.controllers import adaptive_entropy, adaptive_kl, lagrange_mul
 from rljax.losses.distill import chunked_divergence, divergence, forward_kl, reverse_kl
 from rljax.losses.distill_policy import iw_opd, minillm_advantage
 from rljax.losses.distill_topk import sampled_reverse_kl, topk_divergence
-from rljax.losses.distill_uld import align_by_bytes, hybrid, merge_positions, sorted_l1
+from rljax.losses.distill_uld import align_by_bytes, merge_positions, sorted_l1
 from rljax.losses.group_advantage import (
     best_minus_second,
     center,
@@ -59,16 +59,7 @@ from rljax.losses.mean import (
     weighted_sum,
 )
 from rljax.losses.multi_reward import gdpo
-from rljax.losses.policy import (
-    cispo,
-    grpo,
-    gspo,
-    ppo_clip,
-    regularize,
-    reinforce,
-    sapo,
-    vespo,
-)
+from rljax.losses.policy import grpo, gspo, ppo_clip, regularize, reinforce
 from rljax.losses.policy_entropy import clip_cov, high_entropy, kl_cov
 from rljax.losses.policy_sequence import (
     advantage_regression,
@@ -77,6 +68,7 @@ from rljax.losses.policy_sequence import (
     quark,
     sequence_clip,
 )
+from rljax.losses.policy_soft import cispo, sapo, vespo
 from rljax.losses.preference import (
     discopop,
     dpo,
@@ -152,7 +144,9 @@ from rljax.losses.reward_regression import (
     verdict_nll,
 )
 from rljax.losses.supervised import dft, label_smoothed_nll, nll
-from rljax.losses.value import clipped, explained_variance
+from rljax.losses.trust_region import natural_step
+from rljax.losses.value import clipped as clipped_value
+from rljax.losses.value import explained_variance
 
 __all__ = [
     "Mean",
@@ -176,7 +170,7 @@ __all__ = [
     "chunked_divergence",
     "cispo",
     "clip_cov",
-    "clipped",
+    "clipped_value",
     "constant_length",
     "cpo",
     "d2o",
@@ -207,7 +201,6 @@ __all__ = [
     "gspo",
     "high_entropy",
     "hinge",
-    "hybrid",
     "ipo",
     "iw_opd",
     "kl_cov",
@@ -226,6 +219,7 @@ __all__ = [
     "minillm_advantage",
     "mirror_descent",
     "nash_md",
+    "natural_step",
     "nca_pair",
     "nll",
     "npo",

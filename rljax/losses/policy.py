@@ -1,9 +1,10 @@
-"""Policy-gradient surrogates, one value per token (or per row), to be minimised.
+"""Policy-gradient surrogates, one value per token, to be minimised.
 
 Advantages, [B] or [B, T], and old log-probabilities are constants. `mask` marks the tokens the
 policy chose; elsewhere loss and gradient are 0, whatever the inputs hold. Average with
 `mean.token_mean`, `sequence_mean`, `sequence_sum` or `constant_length`: that choice is part of a
-method's name (see `grpo`). At a tie of two branches the gradient is split in halves, as in torch.
+method's name (see `grpo`). `policy_soft` has surrogates without a hard clip. At a tie of two
+branches the gradient is split in halves, as in torch.
 """
 
 import functools
@@ -29,14 +30,14 @@ def _per_token(advantages, like):
     return jnp.broadcast_to(column, like.shape)
 
 
-def _prepare(logps, advantages, mask):
+def prepare(logps, advantages, mask):
     """Masked log-probs and advantages [B, T], and the mask (all ones if None)."""
     mask = jnp.ones(logps.shape, bool) if mask is None else mask
     logps = masked.clean(at_least_float32(logps), mask)
     return logps, masked.clean(_per_token(advantages, logps), mask), mask
 
 
-def _ratio(logps, old_logps, mask, level):
+def ratio_at(logps, old_logps, mask, level):
     """[B, T] ratios of each token, or its sequence's."""
     if level == "token":
         return importance.token_ratio(logps, old_logps, mask)
@@ -53,7 +54,7 @@ def reinforce(
     *, logps: Tokens, advantages: Advantages, mask: Mask | None = None
 ) -> tuple[Tokens, Stats]:
     """-A log π (Williams 1992). Its value means nothing; its gradient is the policy gradient."""
-    logps, advantages, mask = _prepare(logps, advantages, mask)
+    logps, advantages, mask = prepare(logps, advantages, mask)
     return -advantages * logps, {}
 
 
@@ -73,7 +74,7 @@ def ppo_clip(
     `clip_high` None is `clip`. `dual_clip` c > 1 bounds the loss by -A c where A < 0
     (arXiv:1912.09729); verl always does so with c = 3.
     """
-    logps, advantages, mask = _prepare(logps, advantages, mask)
+    logps, advantages, mask = prepare(logps, advantages, mask)
     ratio = importance.token_ratio(logps, old_logps, mask)
     high = clip if clip_high is None else clip_high
     plain, cut = -advantages * ratio, -advantages * jnp.clip(ratio, 1 - clip, 1 + high)
@@ -121,8 +122,8 @@ def grpo(
     clipping; TRL's `delta`). Stats: shares of tokens clipped on either side, by the advantage's
     sign; [B] instead of [B, T] at level `sequence`.
     """
-    logps, advantages, mask = _prepare(logps, advantages, mask)
-    ratio = _ratio(logps, old_logps, mask, level)
+    logps, advantages, mask = prepare(logps, advantages, mask)
+    ratio = ratio_at(logps, old_logps, mask, level)
     high = clip if clip_high is None else clip_high
     cut = jnp.clip(ratio, 1 - clip, 1 + high)
     plain = ratio if max_ratio is None else jnp.minimum(ratio, max_ratio)
@@ -134,10 +135,10 @@ def grpo(
         "clip_ratio/high_mean": high_clipped,
         "clip_ratio/region_mean": low_clipped | high_clipped,
     }
-    return loss, {k: _indicator(x, loss, level) for k, x in stats.items()}
+    return loss, {k: indicator(x, loss, level) for k, x in stats.items()}
 
 
-def _indicator(x, loss, level):
+def indicator(x, loss, level):
     x = x.astype(loss.dtype)
     return x.max(1) if level == "sequence" else x
 
@@ -164,104 +165,6 @@ def gspo(
         clip_high=clip_high,
         level="sequence",
     )
-
-
-@functools.partial(jax.jit, static_argnames="level")
-def cispo(
-    *,
-    logps: Tokens,
-    old_logps: Tokens,
-    advantages: Advantages,
-    mask: Mask,
-    max_ratio: ScalarLike = 5.0,
-    min_ratio: ScalarLike = 0.0,
-    level: str = "token",
-) -> tuple[Tokens, Stats]:
-    """-sg(clip(ρ, min, max)) A log π: clipped weights, but no token loses its gradient.
-
-    CISPO (MiniMax-M1, arXiv:2506.13585); the cap 5 is ScaleRL's (arXiv:2510.13786). `max_ratio` is
-    the bound itself, TRL's `epsilon_high`; verl and NeMo RL clip to [1-ε, 1+ε], open-instruct from
-    above at 1+ε.
-    """
-    logps, advantages, mask = _prepare(logps, advantages, mask)
-    ratio = jax.lax.stop_gradient(_ratio(logps, old_logps, mask, level))
-    loss = -jnp.clip(ratio, min_ratio, max_ratio) * advantages * logps
-    capped = (ratio > max_ratio) & (advantages > 0)
-    return loss, {"cispo_clip_ratio": _indicator(capped, loss, level)}
-
-
-@functools.partial(jax.jit, static_argnames="level")
-def sapo(
-    *,
-    logps: Tokens,
-    old_logps: Tokens,
-    advantages: Advantages,
-    mask: Mask,
-    temperature_pos: ScalarLike = 1.0,
-    temperature_neg: ScalarLike = 1.05,
-    level: str = "token",
-) -> tuple[Tokens, Stats]:
-    """-(4/τ) σ(τ (ρ-1)) A: a soft gate in place of the clip (SAPO, arXiv:2511.20347).
-
-    τ is `temperature_pos` where A > 0, else `temperature_neg`; a larger one closes sooner. At ρ = 1
-    the gradient is the policy gradient. Aggregate with `sequence_mean`.
-    """
-    logps, advantages, mask = _prepare(logps, advantages, mask)
-    ratio = _ratio(logps, old_logps, mask, level)
-    tau = jnp.where(advantages > 0, temperature_pos, temperature_neg).astype(ratio.dtype)
-    return -(4 / tau) * jax.nn.sigmoid(tau * (ratio - 1)) * advantages, {}
-
-
-@jax.jit
-def gamma_weight(
-    *,
-    log_ratio: Rows,
-    advantages: Rows,
-    k_pos: ScalarLike = 2.0,
-    lambda_pos: ScalarLike = 3.0,
-    k_neg: ScalarLike = 3.0,
-    lambda_neg: ScalarLike = 2.0,
-) -> Rows:
-    """VESPO's φ(w) = w^k exp(λ (1-w)), w the sequence's ratio; a constant, 1 at w = 1.
-
-    (k, λ) by the sign of the advantage; 0 counts as positive. w is held in [1e-8, e^20].
-    """
-    log_w = jnp.clip(at_least_float32(log_ratio), jnp.log(1e-8), importance.LIMIT)
-    positive = advantages >= 0
-    k = jnp.where(positive, k_pos, k_neg)
-    lam = jnp.maximum(jnp.where(positive, lambda_pos, lambda_neg), 1e-4)
-    return jax.lax.stop_gradient(jnp.exp(lam + k * log_w - lam * jnp.exp(log_w)))
-
-
-@jax.jit
-def vespo(
-    *,
-    logps: Tokens,
-    old_logps: Tokens,
-    advantages: Rows,
-    mask: Mask,
-    sampler_ratio: Tokens | None = None,
-    k_pos: ScalarLike = 2.0,
-    lambda_pos: ScalarLike = 3.0,
-    k_neg: ScalarLike = 3.0,
-    lambda_neg: ScalarLike = 2.0,
-) -> tuple[Tokens, Stats]:
-    """-φ(w) A log π, w the product of all ratios of the row (VESPO, arXiv:2602.10693).
-
-    `sampler_ratio` [B, T] (old over sampler, truncated or masked beforehand) goes into w, not in
-    front of the loss. Aggregate with `token_mean`.
-    """
-    log_ratio = importance.log_sequence_weight(logps, old_logps, mask, sampler_ratio)
-    weight = gamma_weight(
-        log_ratio=log_ratio,
-        advantages=advantages,
-        k_pos=k_pos,
-        lambda_pos=lambda_pos,
-        k_neg=k_neg,
-        lambda_neg=lambda_neg,
-    )
-    logps, column, _ = _prepare(logps, advantages, mask)
-    return -weight[:, None] * column * logps, {"vespo/phi_seq_mean": weight}
 
 
 @jax.jit

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.losses import mean, policy, policy_entropy, policy_sequence
+from rljax.losses import mean, policy, policy_entropy, policy_sequence, policy_soft
 from rljax.losses.mean import Mean
 
 TRAPS = json.loads(
@@ -66,7 +66,7 @@ def test_gspo_is_grpo_at_the_level_of_sequences():
 def test_cispo_keeps_the_gradient_of_a_clipped_token():
     def loss(x):
         one = {"old_logps": jnp.zeros((1, 1)), "advantages": jnp.ones(1), "mask": jnp.ones((1, 1))}
-        return policy.cispo(logps=x, **one, max_ratio=1.3)[0].sum()
+        return policy_soft.cispo(logps=x, **one, max_ratio=1.3)[0].sum()
 
     np.testing.assert_allclose(jax.grad(loss)(jnp.full((1, 1), 2.0)), [[-1.3]], rtol=1e-6)
 
@@ -74,13 +74,13 @@ def test_cispo_keeps_the_gradient_of_a_clipped_token():
 def test_sapo_has_the_policy_gradient_on_policy():
     def loss(x):
         one = {"old_logps": jnp.full((1, 2), -1.0), "mask": jnp.ones((1, 2))}
-        return policy.sapo(logps=x, **one, advantages=jnp.asarray([[2.0, -3.0]]))[0].sum()
+        return policy_soft.sapo(logps=x, **one, advantages=jnp.asarray([[2.0, -3.0]]))[0].sum()
 
     np.testing.assert_allclose(jax.grad(loss)(jnp.full((1, 2), -1.0)), [[-2.0, 3.0]], rtol=1e-6)
 
 
 def test_vespo_weighs_1_on_policy_and_nothing_far_away():
-    weight = policy.gamma_weight(
+    weight = policy_soft.gamma_weight(
         log_ratio=jnp.asarray([0.0, 0.0, 50.0, -50.0]),
         advantages=jnp.asarray([1.0, -1.0, 1.0, 1.0]),
     )

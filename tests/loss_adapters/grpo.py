@@ -15,6 +15,7 @@ from rljax.losses import (
     policy,
     policy_entropy,
     policy_sequence,
+    policy_soft,
 )
 from rljax.losses.logprobs import sequence_logprobs, token_logprobs_from_logits
 
@@ -29,18 +30,20 @@ def surrogate(hp, x, mask, old):
     level = {"level": hp.get("importance_sampling_level", "token")}
     kind = hp["loss_type"]
     if kind == "cispo":
-        return policy.cispo(**common, **level, max_ratio=hp["epsilon_high"])
+        return policy_soft.cispo(**common, **level, max_ratio=hp["epsilon_high"])
     if kind == "sapo":
         names = {
             "temperature_pos": "sapo_temperature_pos",
             "temperature_neg": "sapo_temperature_neg",
         }
         temperatures = {ours: hp[name] for ours, name in names.items() if name in hp}
-        return policy.sapo(**common, **level, **temperatures)
+        return policy_soft.sapo(**common, **level, **temperatures)
     if kind == "vespo":
         names = ("k_pos", "lambda_pos", "k_neg", "lambda_neg")
         shape = {name: hp[f"vespo_{name}"] for name in names}
-        return policy.vespo(**common, **shape, sampler_ratio=x.get("importance_sampling_ratio"))
+        return policy_soft.vespo(
+            **common, **shape, sampler_ratio=x.get("importance_sampling_ratio")
+        )
     return policy.grpo(
         **common,
         **level,
@@ -208,7 +211,7 @@ def vespo_gamma_weights(hp, x):
         x["mask"],
         x.get("importance_sampling_ratio"),
     )
-    phi = policy.gamma_weight(log_ratio=log_ratio, advantages=x["advantages"][:, 0], **hp)
+    phi = policy_soft.gamma_weight(log_ratio=log_ratio, advantages=x["advantages"][:, 0], **hp)
     return {"phi": phi[:, None]}
 
 
