@@ -16,6 +16,10 @@ PARAMS = decoder.init(jax.random.key(0), CFG)
 TOKENS = jax.random.randint(jax.random.key(1), (2, 12), 0, 48)
 
 
+# A random direction: the squares of a normed state always sum to the same, and have no gradient.
+PROBE = jax.random.normal(jax.random.key(9), (16,))
+
+
 def hidden_of(tokens=TOKENS, cfg=CFG, params=PARAMS, **options):
     return decoder.apply(params, cfg, tokens, **options)[0]
 
@@ -28,14 +32,14 @@ def test_no_position_feels_a_later_token():
             # The embeddings themselves are the input: one row of the table per position.
             params = PARAMS | {"embed": {"tokens": x.reshape(-1, 16)}}
             ids = jnp.arange(24).reshape(2, 12)
-            return (hidden_of(ids, params=params)[:, t] ** 2).sum()
+            return (hidden_of(ids, params=params)[:, t] @ PROBE).sum()
 
         return jax.grad(total)(table)
 
     for t in (0, 5, 11):
         grads = np.asarray(at(t))
         assert (grads[:, t + 1 :] == 0).all()
-        assert (np.abs(grads[:, : t + 1]).max(-1) > 0).all()
+        assert (np.abs(grads[:, : t + 1]).max(-1) > 1e-4).all()
 
 
 @pytest.mark.parametrize("window", [1, 3])
@@ -104,7 +108,7 @@ def test_unrolled_layers_equal_scanned_ones():
 
 def test_rematerialisation_changes_no_gradient():
     def grads(remat):
-        return jax.grad(lambda p: (hidden_of(params=p, remat=remat) ** 2).sum())(PARAMS)
+        return jax.grad(lambda p: (hidden_of(params=p, remat=remat) @ PROBE).sum())(PARAMS)
 
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
@@ -119,7 +123,7 @@ def test_rematerialisation_holds_less_between_the_passes():
     tokens = jax.ShapeDtypeStruct((8, 64), jnp.int32)
 
     def used(remat):
-        loss = lambda p, t: (decoder.apply(p, cfg, t, remat=remat)[0] ** 2).sum()
+        loss = lambda p, t: (decoder.apply(p, cfg, t, remat=remat)[0] @ PROBE).sum()
         return jax.jit(jax.grad(loss)).lower(shapes, tokens).compile().memory_analysis()
 
     assert used("full").temp_size_in_bytes < 0.5 * used("none").temp_size_in_bytes
@@ -135,7 +139,7 @@ def test_bf16_computes_near_fp32_and_keeps_fp32_parameters():
 
 def test_a_row_of_padding_is_finite_in_value_and_gradient():
     segments = jnp.ones_like(TOKENS).at[0].set(0)
-    loss = lambda p: (hidden_of(params=p, segments_BT=segments)[1] ** 2).sum()
+    loss = lambda p: (hidden_of(params=p, segments_BT=segments)[1] @ PROBE).sum()
     assert all(np.isfinite(g).all() for g in jax.tree.leaves(jax.grad(loss)(PARAMS)))
     assert np.isfinite(hidden_of(segments_BT=segments)).all()
 
@@ -145,12 +149,17 @@ def test_a_mesh_computes_what_one_device_computes(shape):
     mesh = sharding.make_mesh(shape)
     tokens = jnp.tile(TOKENS, (4, 1))
     placed = jax.device_put(PARAMS, sharding.tree(decoder.logical_axes(CFG), mesh, PARAMS))
-    loss = lambda p, t: (decoder.apply(p, CFG, t)[0] ** 2).sum()
+    loss = lambda p, t: (decoder.apply(p, CFG, t)[0] @ PROBE).sum()
     with jax.set_mesh(mesh):
         rows = jax.device_put(tokens, sharding.named(mesh, ("batch", "time")))
         many = jax.jit(jax.grad(loss))(placed, rows)
     one = jax.grad(loss)(PARAMS, tokens)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-4), one, many)
+
+    def check(a, b):
+        # Sums run in another order: rounding is of the size of the largest entry.
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * float(np.abs(a).max()))
+
+    jax.tree.map(check, one, many)
 
 
 def test_every_leaf_has_a_name_for_each_of_its_axes():
