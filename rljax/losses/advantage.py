@@ -26,6 +26,10 @@ def token_rewards(
     The last one is found by the mask, never by a token id. A row without a valid token gets
     nothing, its score neither. `after_last` puts the score one position later when the row has
     one, as TRL's PPO does; `gae` then wants a mask that is one longer.
+
+    >>> kl, mask = jnp.array([[0.5, 0.5]]), jnp.ones((1, 2))
+    >>> token_rewards(scores=jnp.ones(1), kl=kl, kl_coef=0.1, mask=mask)
+    Array([[-0.05,  0.95]], dtype=float32)
     """
     T = mask.shape[1]
     position = jnp.arange(T)[None, :]
@@ -51,6 +55,10 @@ def gae(
     tokens (a tool's, say) are stepped over: the value and the advantage of the next valid token are
     carried across them undiscounted, and a reward there does not count. Returns are advantages +
     values, before any whitening. Masked positions of both outputs are 0; no gradient passes.
+
+    >>> r, V = jnp.array([[0.0, 1.0]]), jnp.array([[0.5, 0.5]])
+    >>> gae(rewards=r, values=V, mask=jnp.ones((1, 2)))[0]
+    Array([[0.475, 0.5  ]], dtype=float32)
     """
     rewards, values = jax.lax.stop_gradient((rewards, values))
     rewards, values = (masked.clean(at_least_float32(x), mask) for x in (rewards, values))
@@ -73,7 +81,11 @@ def gae(
 
 @jax.jit
 def returns(*, rewards: Tokens, mask: Mask, gamma: ScalarLike = 1.0) -> Tokens:
-    """The discounted reward to go, sum over s >= t of gamma^(s-t) r_s, over valid tokens only."""
+    """The discounted reward to go, sum over s >= t of gamma^(s-t) r_s, over valid tokens only.
+
+    >>> returns(rewards=jnp.array([[1.0, 2.0]]), mask=jnp.ones((1, 2)), gamma=0.5)
+    Array([[2., 2.]], dtype=float32)
+    """
     zeros = jnp.zeros_like(at_least_float32(rewards))
     return gae(rewards=rewards, values=zeros, mask=mask, gamma=gamma, lam=1.0)[0]
 
@@ -84,11 +96,19 @@ def reinforce_plus_plus(*, rewards: Tokens, mask: Mask, gamma: ScalarLike = 1.0)
 
     `rewards` come from `token_rewards` with k1. No critic and no groups. Whitening divides by the
     sample deviation (ddof 1), as verl does; OpenRLHF takes the population's.
+
+    >>> rewards = jnp.array([[0.0, 1.0], [0.0, -1.0]])
+    >>> reinforce_plus_plus(rewards=rewards, mask=jnp.ones((2, 2)))
+    Array([[ 0.8660...,  0.8660...], [-0.8660..., -0.8660...]], dtype=float32)
     """
     return masked.whiten(returns(rewards=rewards, mask=mask, gamma=gamma), mask)
 
 
 @jax.jit
 def penalize_missing_end(scores: Rows, ended: Shaped[Array, "B"], *, penalty: ScalarLike) -> Rows:
-    """Subtract `penalty` from the scores of completions that never ended by themselves."""
+    """Subtract `penalty` from the scores of completions that never ended by themselves.
+
+    >>> penalize_missing_end(jnp.ones(2), jnp.array([True, False]), penalty=0.5)
+    Array([1. , 0.5], dtype=float32)
+    """
     return at_least_float32(scores) - jnp.where(ended != 0, 0.0, penalty)

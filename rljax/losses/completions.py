@@ -9,7 +9,11 @@ Tokens = Int[Array, "B L"]
 
 @jax.jit
 def first_stop(tokens: Tokens, stop_ids: Int[Array, "S"]) -> Int[Array, "B"]:
-    """Index of the first token that is one of `stop_ids`; L if there is none."""
+    """Index of the first token that is one of `stop_ids`; L if there is none.
+
+    >>> first_stop(jnp.array([[5, 9, 5], [5, 5, 5]]), jnp.array([9]))
+    Array([1, 3], dtype=int32)
+    """
     hit = (tokens[..., None] == stop_ids[None, None, :]).any(-1)
     return jnp.where(hit.any(1), hit.argmax(1), tokens.shape[1])
 
@@ -21,6 +25,9 @@ def truncate(
     """(tokens with padding after the first stop, lengths with the stop in them, ended or not).
 
     A stop in the last place counts as ended. A completion of a stop alone has length 1.
+
+    >>> truncate(jnp.array([[5, 9, 5]]), jnp.array([9]), 0)[0]
+    Array([[5, 9, 0]], dtype=int32)
     """
     stop = first_stop(tokens, stop_ids)
     L = tokens.shape[1]

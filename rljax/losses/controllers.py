@@ -19,6 +19,9 @@ def adaptive_kl(
 
     `kl` is nats per sequence, `batch` and `horizon` count sequences. A fixed coefficient is a
     number: it needs no controller.
+
+    >>> float(adaptive_kl(0.2, 12.0, target=6.0, horizon=100, batch=10))
+    0.2039...
     """
     error = jnp.clip(kl / target - 1, -clip, clip)
     return coef * (1 + error * batch / horizon)
@@ -39,6 +42,9 @@ def adaptive_entropy(
     The coefficient rises by `delta` while the mean token entropy of the last optimizer step is at
     or under `target`, else it falls, within [low, high]. It is in force only while under target:
     the second output is the coefficient or 0.
+
+    >>> [float(x) for x in adaptive_entropy(0.01, 0.5, target=1.0)]
+    [0.0149..., 0.0149...]
     """
     under = entropy <= target
     coef = jnp.clip(coef + jnp.where(under, delta, -delta), low, high)
@@ -57,6 +63,9 @@ def lagrange_multiplier(
     """The dual step of Safe RLHF (arXiv:2310.12773): log λ += lr (cost - limit) λ.
 
     `cost` is the batch mean of the cost model; positive means harmful. λ <= `highest`.
+
+    >>> float(lagrange_multiplier(0.0, 0.5))
+    0.0500...
     """
     step = log_multiplier + lr * (cost - limit) * jnp.exp(log_multiplier)
     return jnp.minimum(step, jnp.log(highest))

@@ -28,6 +28,10 @@ def minillm_advantage(
 
     `length_normalize` divides by Σ_{i>=t} γ^(i-t). TRL's code has γ^i in both, so that late tokens
     shrink, and lets padding count 1e-4 in the divisor: `discount_from_start` is that form.
+
+    >>> s, t = jnp.array([[-1.0, -1.0]]), jnp.array([[-2.0, 0.0]])
+    >>> minillm_advantage(student_logps=s, teacher_logps=t, mask=jnp.ones((1, 2)))
+    Array([[0., 1.]], dtype=float32)
     """
     student, teacher = jax.lax.stop_gradient((student_logps, teacher_logps))
     reward = masked.clean(at_least_float32(teacher) - at_least_float32(student), mask)
@@ -65,6 +69,10 @@ def iw_opd(
 
     w_t = 1 + γ (1 - share of the row's |advantage| that lies before t): early divergence counts
     most. `rollout_logps` None are the student's own. TRL's `iw_opd` trainer is the source.
+
+    >>> s, t = jnp.array([[-1.0, -1.0]]), jnp.array([[-2.0, 0.0]])
+    >>> iw_opd(student_logps=s, teacher_logps=t, mask=jnp.ones((1, 2)))[0]
+    Array([[-2. ,  1.5]], dtype=float32)
     """
     student = masked.clean(at_least_float32(student_logps), mask)
     rollout = student if rollout_logps is None else masked.clean(rollout_logps, mask)

@@ -33,6 +33,10 @@ def topk_divergence(
     `support` None is the teacher's at β 0, the student's at β 1, else the union, as TRL's IW-OPD;
     TRL's SDPO always takes the student's. With `tail` the rest of the vocabulary is one more entry;
     without, both are normalised over the support, and k 1 is always 0.
+
+    >>> s, t = jnp.array([[[1.0, 0.0, 0.0]]]), jnp.array([[[0.0, 0.0, 1.0]]])
+    >>> topk_divergence(s, t, beta=0.5, k=1)
+    Array([[0.0874...]], dtype=float32)
     """
     if support is None:
         support = {0: "teacher", 1: "student"}.get(beta, "union")
@@ -60,7 +64,11 @@ def _support(
 
 @jax.jit
 def tail_bucket(logp: Float[Array, "*shape K"]) -> Float[Array, "*shape K_plus_1"]:
-    """Append log(1 - Σ p), so that part of a distribution sums to 1. Entries may be -inf."""
+    """Append log(1 - Σ p), so that part of a distribution sums to 1. Entries may be -inf.
+
+    >>> tail_bucket(jnp.log(jnp.array([0.5, 0.2])))
+    Array([-0.6931..., -1.6094..., -1.2039...], dtype=float32)
+    """
     total = jnp.minimum(_logsumexp(logp), -1e-7)
     return jnp.concatenate([logp, jnp.log(-jnp.expm1(total))], -1)
 
@@ -79,6 +87,9 @@ def sampled_reverse_kl(student_logps: Tokens, teacher_logps: Tokens) -> Tokens:
 
     Its value is no estimate of anything. Unbiased for tokens the student sampled itself; otherwise
     multiply by `importance.truncate` of the ratio (SDPO caps it from above).
+
+    >>> sampled_reverse_kl(jnp.array([[-1.0]]), jnp.array([[-2.0]]))
+    Array([[-1.]], dtype=float32)
     """
     student = at_least_float32(student_logps)
     gap = jax.lax.stop_gradient(student - at_least_float32(teacher_logps))

@@ -25,6 +25,9 @@ def align_by_bytes(
     Host side. Takes the byte offset at which each token ends; returns the group number of each
     token on either side, and how many groups there are. Tokens after the last common end share a
     last group; where one side has none left there, its partner gets -1 (no group).
+
+    >>> align_by_bytes([2, 4], [1, 2, 4])[1]
+    array([0, 0, 1], dtype=int32)
     """
     groups = [np.full(len(ends), -1, np.int32) for ends in (student_ends, teacher_ends)]
     start, at, count = [0, 0], [0, 0], 0
@@ -52,6 +55,10 @@ def merge_positions(
     `base` "first" keeps the group's first distribution and multiplies by p of the tokens that
     followed (TRL's "observed"); "last" keeps the last and multiplies by p of the tokens before, the
     chain rule (TRL's "bayesian"). Unnormalised. Group -1 is dropped; p is held above 1e-8.
+
+    >>> probs, ids = jnp.array([[0.5, 0.5], [0.2, 0.8]]), jnp.array([1, 0])
+    >>> merge_positions(probs, ids, jnp.array([0, 0]), groups=1, base="last")
+    Array([[0.1, 0.4]], dtype=float32)
     """
     if base not in ("first", "last"):
         raise ValueError(f"base={base!r}: choose 'first' or 'last'")
@@ -73,7 +80,11 @@ def merge_positions(
 
 @jax.jit
 def sorted_l1(student: Float[Array, "T V"], teacher: Float[Array, "T W"]) -> Float[Array, "T"]:
-    """Σ_v |sorted student - sorted teacher| of probabilities, the shorter padded with 0: ULD."""
+    """Σ_v |sorted student - sorted teacher| of probabilities, the shorter padded with 0: ULD.
+
+    >>> sorted_l1(jnp.array([[0.7, 0.3]]), jnp.array([[0.1, 0.9, 0.0]]))
+    Array([0.4], dtype=float32)
+    """
     width = max(student.shape[1], teacher.shape[1])
 
     def descending(p):

@@ -20,13 +20,21 @@ Stats = dict[str, Float[Array, "..."]]
 
 @jax.jit
 def scored(rewards: Float[Array, "*shape"]) -> Bool[Array, "*shape"]:
-    """Which completions have a reward at all."""
+    """Which completions have a reward at all.
+
+    >>> scored(jnp.array([1.0, jnp.nan]))
+    Array([ True, False], dtype=bool)
+    """
     return ~jnp.isnan(rewards)
 
 
 @jax.jit
 def center(rewards: Groups) -> Groups:
-    """r - mean of its group: Dr. GRPO (arXiv:2503.20783). Its gradient is (k-1)/k of RLOO's."""
+    """r - mean of its group: Dr. GRPO (arXiv:2503.20783). Its gradient is (k-1)/k of RLOO's.
+
+    >>> center(jnp.array([[1.0, jnp.nan, 0.0]]))
+    Array([[ 0.5,  0. , -0.5]], dtype=float32)
+    """
     valid = scored(rewards)
     mean = masked.mean(rewards, valid, axis=1, keepdims=True)
     return masked.clean(at_least_float32(rewards) - mean, valid)
@@ -41,6 +49,9 @@ def standardize(
     The paper does not say which std. TRL: ddof 1, eps 1e-4; verl 1, 1e-6; OpenRLHF 1, 1e-9;
     open-instruct 0, 1e-8. `over="batch"` divides by the std of all rewards and still subtracts the
     group's mean (arXiv:2508.08221). Equal rewards, and a group of one, give exactly 0.
+
+    >>> standardize(jnp.array([[1.0, 0.0, 0.0, 1.0]]))
+    Array([[ 0.8658..., -0.8658..., -0.8658...,  0.8658...]], dtype=float32)
     """
     if over not in ("group", "batch"):
         raise ValueError(f"over={over!r}: choose 'group' or 'batch'")
@@ -55,6 +66,9 @@ def leave_one_out(rewards: Groups, *, normalize: bool = False, eps: ScalarLike =
     """r - mean of the others in its group: RLOO (arXiv:2402.14740), unbiased.
 
     0 where there are no others. `normalize` standardises over the whole batch afterwards (ddof 1).
+
+    >>> leave_one_out(jnp.array([[3.0, 0.0, 0.0]]))
+    Array([[ 3. , -1.5, -1.5]], dtype=float32)
     """
     rewards, valid = at_least_float32(rewards), scored(rewards)
     total, others = _others(masked.clean(rewards, valid), valid)
@@ -73,6 +87,9 @@ def leave_one_out_standardize(rewards: Groups, *, eps: ScalarLike = 1e-6) -> Gro
     """(r - mean of the others) / (std of the others + eps, ddof 1): GRPO as in NeMo RL.
 
     Not divided where the others are all equal or fewer than two.
+
+    >>> leave_one_out_standardize(jnp.array([[1.0, 0.0, 4.0]]))
+    Array([[-0.3535..., -1.1785... ,  4.9497... ]], dtype=float32)
     """
     clean, valid = masked.clean(at_least_float32(rewards), scored(rewards)), scored(rewards)
     total, others = _others(clean, valid)
@@ -91,14 +108,22 @@ def _others(x, valid):
 
 @jax.jit
 def remax(rewards: Groups, greedy_rewards: Float[Array, "prompts"]) -> Groups:
-    """r minus the reward of the greedy completion: ReMax (arXiv:2310.10505)."""
+    """r minus the reward of the greedy completion: ReMax (arXiv:2310.10505).
+
+    >>> remax(jnp.array([[1.0, 0.0]]), jnp.array([0.5]))
+    Array([[ 0.5, -0.5]], dtype=float32)
+    """
     gap = at_least_float32(rewards) - greedy_rewards[:, None]
     return masked.clean(gap, scored(gap))
 
 
 @jax.jit
 def optimal_baseline(rewards: Groups, lengths: Shaped[Array, "prompts samples"]) -> Groups:
-    """r minus the length-weighted mean of its group: OPO (arXiv:2505.23585)."""
+    """r minus the length-weighted mean of its group: OPO (arXiv:2505.23585).
+
+    >>> optimal_baseline(jnp.array([[1.0, 0.0]]), jnp.array([[1, 3]]))
+    Array([[ 0.75, -0.25]], dtype=float32)
+    """
     weight = lengths * scored(rewards).astype(jnp.float32)
     mean = masked.mean(rewards, weight, axis=1, keepdims=True)
     return masked.clean(at_least_float32(rewards) - mean, scored(rewards))
@@ -109,6 +134,9 @@ def best_minus_second(rewards: Groups) -> Groups:
     """Only the best sample gets an advantage, its lead over the second: pass@k (arXiv:2503.19595).
 
     Ties have lead 0; a group with fewer than two rewards gets 0.
+
+    >>> best_minus_second(jnp.array([[1.0, 3.0, 0.0]]))
+    Array([[0., 2., 0.]], dtype=float32)
     """
     valid = scored(rewards)
     x = jnp.where(valid, at_least_float32(rewards), -jnp.inf)
@@ -124,6 +152,9 @@ def win_rate(preference: Float[Array, "prompts samples samples"]) -> Groups:
 
     preference[p, i, j] is P(i beats j). Each sample's reward is its mean win rate against the
     others of its group; the diagonal is not read. A group's rewards average ½.
+
+    >>> win_rate(jnp.array([[[0.5, 0.9], [0.1, 0.5]]]))
+    Array([[0.9, 0.1]], dtype=float32)
     """
     k = preference.shape[-1]
     others = 1.0 - jnp.eye(k)
@@ -135,6 +166,9 @@ def group_stats(rewards: Groups) -> Stats:
     """TRL's `reward`, `reward_std` (whole batch, ddof 1) and `frac_reward_zero_std`.
 
     The last is the share of groups that teach nothing: two or more rewards, all equal.
+
+    >>> float(group_stats(jnp.array([[1.0, 1.0], [0.0, 1.0]]))["frac_reward_zero_std"])
+    0.5
     """
     valid = scored(rewards)
     flat = (masked.std(rewards, valid, ddof=1, axis=1) <= 1e-8) & (valid.sum(1) > 1)

@@ -34,7 +34,12 @@ def bounded_exp(log_ratio: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 
 @jax.jit
 def token_ratio(logps: Tokens, old_logps: Tokens, mask: Mask) -> Tokens:
-    """π/π_old of each token; 1 at masked positions. Gradient 0 where the log-ratio is held."""
+    """π/π_old of each token; 1 at masked positions. Gradient 0 where the log-ratio is held.
+
+    >>> logps, old = jnp.array([[-1.0, -2.0]]), jnp.array([[-1.0, -1.5]])
+    >>> token_ratio(logps, old, jnp.ones((1, 2)))
+    Array([[1.        , 0.6065...]], dtype=float32)
+    """
     return bounded_exp(_log_ratio(logps, old_logps, mask))
 
 
@@ -43,6 +48,10 @@ def sequence_ratio(logps: Tokens, old_logps: Tokens, mask: Mask, *, average: boo
     """π/π_old of the whole completion to the power 1/length: GSPO (arXiv:2507.18071).
 
     `average=False` gives the plain product, RLOO's ratio.
+
+    >>> logps, old = jnp.array([[-1.0, -2.0]]), jnp.array([[-1.0, -1.5]])
+    >>> sequence_ratio(logps, old, jnp.ones((1, 2)))
+    Array([0.7788...], dtype=float32)
     """
     log_ratio = _log_ratio(logps, old_logps, mask).sum(1)
     if average:
@@ -91,7 +100,11 @@ def log_sequence_weight(
 def truncate(
     ratio: Float[Array, "*shape"], *, high: ScalarLike, low: ScalarLike = 0.0
 ) -> Float[Array, "*shape"]:
-    """Truncated importance sampling: the ratio held within [low, high] (Ionides 2008)."""
+    """Truncated importance sampling: the ratio held within [low, high] (Ionides 2008).
+
+    >>> truncate(jnp.array([0.1, 1.0, 7.0]), high=2.0)
+    Array([0.1, 1. , 2. ], dtype=float32)
+    """
     return jnp.clip(ratio, low, high)
 
 
@@ -99,13 +112,21 @@ def truncate(
 def reject(
     ratio: Float[Array, "*shape"], *, high: ScalarLike, low: ScalarLike = 0.0
 ) -> Float[Array, "*shape"]:
-    """Masked importance sampling: 0 outside [low, high]. Per token it is IcePop (0.5 to 5)."""
+    """Masked importance sampling: 0 outside [low, high]. Per token it is IcePop (0.5 to 5).
+
+    >>> reject(jnp.array([0.1, 1.0, 7.0]), low=0.5, high=5.0)
+    Array([0., 1., 0.], dtype=float32)
+    """
     return jnp.where((ratio >= low) & (ratio <= high), ratio, 0.0)
 
 
 @jax.jit
 def effective_sample_size(ratio: Float[Array, "*shape"], mask: Shaped[Array, "*shape"]):
-    """(Σw)²/(nΣw²) in (0, 1]: the share of the samples that the weights leave of use."""
+    """(Σw)²/(nΣw²) in (0, 1]: the share of the samples that the weights leave of use.
+
+    >>> effective_sample_size(jnp.array([1.0, 1.0, 4.0]), jnp.ones(3))
+    Array(0.6666..., dtype=float32)
+    """
     w = masked.clean(at_least_float32(ratio), mask)
     n, squares = (mask != 0).sum(), (w * w).sum()
     return jnp.where(squares > 0, w.sum() ** 2 / jnp.where(squares > 0, n * squares, 1.0), 0.0)

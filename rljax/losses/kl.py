@@ -21,13 +21,21 @@ def _log_ratio(logps, ref_logps):
 
 @jax.jit
 def k1(logps: Logps, ref_logps: Logps) -> Logps:
-    """The log-ratio: unbiased, signed, of high variance."""
+    """The log-ratio: unbiased, signed, of high variance.
+
+    >>> k1(jnp.array([-1.0]), jnp.array([-1.5]))
+    Array([0.5], dtype=float32)
+    """
     return _log_ratio(logps, ref_logps)
 
 
 @jax.jit
 def k2(logps: Logps, ref_logps: Logps) -> Logps:
-    """Half the squared log-ratio: biased, of low variance; the KL's gradient as a loss term."""
+    """Half the squared log-ratio: biased, of low variance; the KL's gradient as a loss term.
+
+    >>> k2(jnp.array([-1.0]), jnp.array([-1.5]))
+    Array([0.125], dtype=float32)
+    """
     return 0.5 * _log_ratio(logps, ref_logps) ** 2
 
 
@@ -37,6 +45,9 @@ def k3(logps: Logps, ref_logps: Logps, *, max_log_ratio: ScalarLike = 80.0) -> L
 
     d is capped inside the exponent, which overflows fp32 near 88. verl caps d at 20 and the value
     at 10.
+
+    >>> k3(jnp.array([-1.0]), jnp.array([-1.5]))
+    Array([0.1065...], dtype=float32)
     """
     d = -_log_ratio(logps, ref_logps)
     return jnp.expm1(jnp.minimum(d, max_log_ratio)) - d
@@ -44,7 +55,11 @@ def k3(logps: Logps, ref_logps: Logps, *, max_log_ratio: ScalarLike = 80.0) -> L
 
 @jax.jit
 def absolute(logps: Logps, ref_logps: Logps) -> Logps:
-    """The magnitude of the log-ratio."""
+    """The magnitude of the log-ratio.
+
+    >>> absolute(jnp.array([-1.5]), jnp.array([-1.0]))
+    Array([0.5], dtype=float32)
+    """
     return jnp.abs(_log_ratio(logps, ref_logps))
 
 
@@ -53,6 +68,9 @@ def full(logps: Float[Array, "*shape V"], ref_logps: Float[Array, "*shape V"]) -
     """The exact KL(policy || reference) of whole distributions, normalised log-probabilities.
 
     Entries of no probability under the policy count 0. Swap the arguments for the reverse KL.
+
+    >>> full(jnp.log(jnp.array([0.5, 0.5])), jnp.log(jnp.array([0.25, 0.75])))
+    Array(0.1438..., dtype=float32)
     """
     possible = logps > -jnp.inf
     log_p = jnp.where(possible, at_least_float32(logps), 0.0)
@@ -85,5 +103,8 @@ def off_policy_k3(logps: Logps, ref_logps: Logps, ratio: Logps) -> Logps:
 
     `ratio` is π/π_old and is differentiated, so the gradient differs from k3's on policy too. TRL
     1.16 does this by default, DeepSeekMath's GRPO does not.
+
+    >>> off_policy_k3(jnp.array([-1.0]), jnp.array([-1.5]), jnp.array([2.0]))
+    Array([0.2130...], dtype=float32)
     """
     return ratio * k3(logps, ref_logps)

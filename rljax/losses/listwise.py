@@ -19,6 +19,9 @@ def plackett_luce(scores: Lists, mask: Shaped[Array, "B K"] | None = None) -> Ro
 
     Starling's K-wise reward model (arXiv:2301.11270); as DPO with scores β h it is arXiv:2305.18290
     app. A.3. K = 2 is Bradley-Terry. `mask` 0 marks missing columns, which must come last.
+
+    >>> plackett_luce(jnp.array([[2.0, 1.0, 0.0]]))
+    Array([0.7208...], dtype=float32)
     """
     scores = at_least_float32(scores)
     mask = jnp.ones(scores.shape, bool) if mask is None else mask != 0
@@ -33,6 +36,9 @@ def pairwise_mean(scores: Lists) -> Rows:
     """The mean of -log σ(s_i - s_j) over all K(K-1)/2 pairs i above j (InstructGPT, 2203.02155).
 
     Columns best first. All pairs of a prompt in one batch, as there: each pair apart overfits.
+
+    >>> pairwise_mean(jnp.array([[2.0, 1.0, 0.0]]))
+    Array([0.2511...], dtype=float32)
     """
     scores = at_least_float32(scores)
     K = scores.shape[1]
@@ -48,6 +54,9 @@ def rrhf(logps: Lists, rewards: Lists) -> Rows:
 
     0 exactly when ℓ is ordered like the rewards. The paper adds the NLL of the best completion
     (weight 1; the released code multiplies the ranking term by 100 by default).
+
+    >>> rrhf(jnp.array([[-1.0, -0.5]]), jnp.array([[1.0, 0.0]]))
+    Array([0.5], dtype=float32)
     """
     logps = at_least_float32(logps)
     worse = rewards[:, :, None] < rewards[:, None, :]
@@ -61,6 +70,9 @@ def pro(logps: Lists, rewards: Lists) -> Rows:
 
     -Σ_k log[exp(ℓ_k τ_k) / (exp(ℓ_k τ_k) + Σ_{i>k} exp(ℓ_i τ_ki))], τ_ki = r_k - r_i, τ_k their
     maximum; ℓ averaged, columns best first. The paper adds w (K-1)² NLL(best), w 0.05.
+
+    >>> pro(jnp.array([[-1.0, -0.5]]), jnp.array([[1.0, 0.0]]))
+    Array([0.9740...], dtype=float32)
     """
     logps, rewards = at_least_float32(logps), jax.lax.stop_gradient(at_least_float32(rewards))
     K = logps.shape[1]

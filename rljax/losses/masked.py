@@ -29,7 +29,11 @@ def mean(
     axis: Axis = None,
     keepdims: bool = False,
 ) -> Float[Array, "..."]:
-    """sum(x * mask) / sum(mask). A fractional mask weighs."""
+    """sum(x * mask) / sum(mask). A fractional mask weighs.
+
+    >>> mean(jnp.array([1.0, 3.0, jnp.nan]), jnp.array([1, 1, 0]))
+    Array(2., dtype=float32)
+    """
     x = jnp.where(mask != 0, at_least_float32(x), 0.0)
     weight = mask.sum(axis, keepdims=keepdims, dtype=x.dtype)
     return (x * mask).sum(axis, keepdims=keepdims) / jnp.where(weight == 0, 1.0, weight)
@@ -47,6 +51,9 @@ def var(
     """The variance with divisor n - ddof; 0 where n <= ddof.
 
     `ddof` has no default: torch and TRL mean 1, OpenAI's code and OpenRLHF 0.
+
+    >>> var(jnp.array([1.0, 3.0, jnp.nan]), jnp.array([1, 1, 0]), ddof=1)
+    Array(2., dtype=float32)
     """
     centre = mean(x, mask, axis=axis, keepdims=True)
     # Garbage is replaced before it is squared: an inf there would give NaN gradients.
@@ -88,6 +95,9 @@ def whiten(
     `shift_mean=False` rescales around the mean and keeps it, as PPO does with rewards. One valid
     position alone gives 0, where the peers give NaN (ddof 1). `everywhere` transforms the positions
     outside the mask too, as TRL does.
+
+    >>> whiten(jnp.array([1.0, 3.0, jnp.nan]), jnp.array([1, 1, 0]))
+    Array([-0.7071...,  0.7071...,  0.        ], dtype=float32)
     """
     centre = mean(x, mask, axis=axis, keepdims=True)
     spread = var(x, mask, ddof=ddof, axis=axis, keepdims=True)
@@ -100,7 +110,11 @@ def whiten(
 def quantile(
     x: Float[Array, "*shape"], mask: Shaped[Array, "*shape"], q: ScalarLike
 ) -> Float[Array, ""]:
-    """The q-quantile of all positions at the mask, linearly interpolated; 0 if there is none."""
+    """The q-quantile of all positions at the mask, linearly interpolated; 0 if there is none.
+
+    >>> quantile(jnp.array([1.0, 3.0, jnp.nan]), jnp.array([1, 1, 0]), 0.25)
+    Array(1.5, dtype=float32)
+    """
     x = at_least_float32(x)
     rank = jnp.sort(jnp.where(mask != 0, x, jnp.inf).ravel())
     n = (mask != 0).sum()

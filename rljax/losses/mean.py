@@ -39,6 +39,10 @@ def token_mean(x: Float[Array, "B T"], mask: Shaped[Array, "B T"]) -> Mean:
 
     For DAPO's denominator over a whole optimizer step, add the Means of its microbatches or put the
     known token count in as weight.
+
+    >>> x, mask = jnp.array([[1.0, 1.0], [4.0, 0.0]]), jnp.array([[1, 1], [1, 0]])
+    >>> float(token_mean(x, mask).value())
+    2.0
     """
     return Mean(_selected(x, mask).sum(), mask.sum(dtype=jnp.float32))
 
@@ -50,6 +54,10 @@ def sequence_mean(
 
     A row without tokens is not counted, unless `count_empty_rows`: TRL counts it, as a 0 that
     dilutes the mean.
+
+    >>> x, mask = jnp.array([[1.0, 1.0], [4.0, 0.0]]), jnp.array([[1, 1], [1, 0]])
+    >>> float(sequence_mean(x, mask).value())
+    2.5
     """
     length_B = mask.sum(1, dtype=jnp.float32)
     row_B = _selected(x, mask).sum(1) / jnp.where(length_B == 0, 1.0, length_B)
@@ -59,7 +67,12 @@ def sequence_mean(
 def sequence_sum(
     x: Float[Array, "B T"], mask: Shaped[Array, "B T"], *, count_empty_rows: bool = False
 ) -> Mean:
-    """Sums over tokens, mean over sequences: length weighs (`luspo`, `seq-mean-token-sum`)."""
+    """Sums over tokens, mean over sequences: length weighs (`luspo`, `seq-mean-token-sum`).
+
+    >>> x, mask = jnp.array([[1.0, 1.0], [4.0, 0.0]]), jnp.array([[1, 1], [1, 0]])
+    >>> float(sequence_sum(x, mask).value())
+    3.0
+    """
     length_B = mask.sum(1, dtype=jnp.float32)
     return Mean(_selected(x, mask).sum(), _rows(length_B, count_empty_rows))
 
@@ -71,13 +84,22 @@ def constant_length(
     length: ScalarLike,
     count_empty_rows: bool = False,
 ) -> Mean:
-    """The token sum over rows * `length`, the longest completion allowed (Dr. GRPO, 2503.20783)."""
+    """The token sum over rows * `length`, the longest completion allowed (Dr. GRPO, 2503.20783).
+
+    >>> x, mask = jnp.array([[1.0, 1.0], [4.0, 0.0]]), jnp.array([[1, 1], [1, 0]])
+    >>> float(constant_length(x, mask, length=4).value())
+    0.75
+    """
     length_B = mask.sum(1, dtype=jnp.float32)
     return Mean(_selected(x, mask).sum(), _rows(length_B, count_empty_rows) * length)
 
 
 def row_mean(x: Float[Array, "B"], weight: Shaped[Array, "B"] | None = None) -> Mean:
-    """The mean over rows; `weight` 0 leaves a filler row out."""
+    """The mean over rows; `weight` 0 leaves a filler row out.
+
+    >>> float(row_mean(jnp.array([1.0, 2.0, 9.0]), jnp.array([1, 1, 0])).value())
+    1.5
+    """
     weight = jnp.ones(x.shape, jnp.float32) if weight is None else weight
     return Mean(_selected(x, weight).sum(), weight.sum(dtype=jnp.float32))
 
@@ -87,6 +109,10 @@ def weighted_sum(*terms: tuple[ScalarLike, Mean]) -> Float[Array, ""]:
 
     How losses are mixed: RPO is (1, DPO over pairs), (α, NLL over chosen tokens); MPO three terms;
     an entropy bonus is (-coefficient, entropy over tokens).
+
+    >>> two, three = row_mean(jnp.array([2.0])), row_mean(jnp.array([3.0]))
+    >>> float(weighted_sum((1, two), (0.5, three)))
+    3.5
     """
     return sum(coefficient * mean.value() for coefficient, mean in terms)
 

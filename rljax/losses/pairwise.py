@@ -22,7 +22,11 @@ def bounded_exp(x: X) -> X:
 
 @jax.jit
 def logistic(x: X, *, label_smoothing: ScalarLike | X = 0.0) -> X:
-    """-(1-ε) log σ(x) - ε log σ(-x): DPO, cDPO. ε, for all or one each, is P(label is wrong)."""
+    """-(1-ε) log σ(x) - ε log σ(-x): DPO, cDPO. ε, for all or one each, is P(label is wrong).
+
+    >>> logistic(jnp.array([0.0, 1.0]))
+    Array([0.6931..., 0.3132...], dtype=float32)
+    """
     x = at_least_float32(x)
     right, wrong = -jax.nn.log_sigmoid(x), -jax.nn.log_sigmoid(-x)
     return (1 - label_smoothing) * right + label_smoothing * wrong
@@ -54,7 +58,11 @@ def truncated_square(x: X) -> X:
 
 @jax.jit
 def savage(x: X) -> X:
-    """1/(1 + e^x)²: bounded, so an outlier has no pull."""
+    """1/(1 + e^x)²: bounded, so an outlier has no pull.
+
+    >>> savage(jnp.array([0.0]))
+    Array([0.25], dtype=float32)
+    """
     return jax.nn.sigmoid(-at_least_float32(x)) ** 2
 
 
@@ -81,6 +89,9 @@ def alpha_score(log_ratio: X, *, alpha: ScalarLike = 0.5) -> X:
     """(t^(α-1) - 1)/(α-1): f'(t) of the α-divergence; the limit at α = 1 is log t.
 
     TRL up to 0.28 calls 1 - α its coefficient.
+
+    >>> alpha_score(jnp.array([0.5]), alpha=2.0)
+    Array([0.6487...], dtype=float32)
     """
     log_ratio = at_least_float32(log_ratio)
     power = jnp.asarray(alpha, log_ratio.dtype) - 1

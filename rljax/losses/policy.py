@@ -53,7 +53,11 @@ def ratio_at(logps, old_logps, mask, level):
 def reinforce(
     *, logps: Tokens, advantages: Advantages, mask: Mask | None = None
 ) -> tuple[Tokens, Stats]:
-    """-A log π (Williams 1992). Its value means nothing; its gradient is the policy gradient."""
+    """-A log π (Williams 1992). Its value means nothing; its gradient is the policy gradient.
+
+    >>> reinforce(logps=jnp.array([[-1.0, -2.0]]), advantages=jnp.array([0.5]))[0]
+    Array([[0.5, 1. ]], dtype=float32)
+    """
     logps, advantages, mask = prepare(logps, advantages, mask)
     return -advantages * logps, {}
 
@@ -73,6 +77,10 @@ def ppo_clip(
 
     `clip_high` None is `clip`. `dual_clip` c > 1 bounds the loss by -A c where A < 0
     (arXiv:1912.09729); verl always does so with c = 3.
+
+    >>> rows = {"logps": jnp.array([[-1.0, -2.0]]), "old_logps": jnp.array([[-1.0, -1.5]])}
+    >>> ppo_clip(**rows, advantages=jnp.array([-1.0]))[0]
+    Array([[1. , 0.8]], dtype=float32)
     """
     logps, advantages, mask = prepare(logps, advantages, mask)
     ratio = importance.token_ratio(logps, old_logps, mask)
@@ -121,6 +129,10 @@ def grpo(
     `max_ratio` caps ρ from above before the min, so that A < 0 cannot run away (two-sided
     clipping; TRL's `delta`). Stats: shares of tokens clipped on either side, by the advantage's
     sign; [B] instead of [B, T] at level `sequence`.
+
+    >>> rows = {"logps": jnp.array([[-1.0, -2.0]]), "old_logps": jnp.array([[-1.0, -1.5]])}
+    >>> grpo(**rows, advantages=jnp.array([-1.0]), mask=jnp.ones((1, 2)))[0]
+    Array([[1. , 0.8]], dtype=float32)
     """
     logps, advantages, mask = prepare(logps, advantages, mask)
     ratio = ratio_at(logps, old_logps, mask, level)
@@ -155,6 +167,10 @@ def gspo(
     """Group sequence policy optimisation (arXiv:2507.18071): one length-normalised ratio a row.
 
     Every token of a row holds the row's loss; aggregate with `sequence_mean`.
+
+    >>> rows = {"logps": jnp.array([[-1.0, -2.0]]), "old_logps": jnp.array([[-1.0, -1.5]])}
+    >>> gspo(**rows, advantages=jnp.array([1.0]), mask=jnp.ones((1, 2)))[0]
+    Array([[-0.7788..., -0.7788...]], dtype=float32)
     """
     return grpo(
         logps=logps,
@@ -181,6 +197,10 @@ def regularize(
     `weight` is what rescales or drops policy terms: sampler corrections of `importance`, the rows
     of `keep_on_policy`, the tokens of `high_entropy`. As in the peers it never touches the KL term,
     and no denominator shrinks with it. `kl` is an estimate of `losses.kl`, differentiated.
+
+    >>> loss, kl = jnp.array([[1.0, 1.0]]), jnp.array([[0.5, 0.5]])
+    >>> regularize(loss, mask=jnp.array([[1, 0]]), weight=jnp.array([2.0]), kl=kl, kl_coef=0.1)
+    Array([[2.05, 0.  ]], dtype=float32)
     """
     if weight is not None:
         weight = weight if weight.ndim == 2 else weight[:, None]
@@ -195,6 +215,10 @@ def unless_ratio_exceeds(loss: Mean, ratio: Tokens, mask: Mask, *, threshold: Sc
     """The loss, or 0 with no gradient if the batch's mean ratio is above `threshold`.
 
     TRL's PPO up to 0.11 skips such a minibatch, threshold 10.
+
+    >>> loss, mask = Mean(jnp.array(3.0), jnp.array(2.0)), jnp.ones((1, 2))
+    >>> float(unless_ratio_exceeds(loss, 11 * mask, mask, threshold=10.0).value())
+    0.0
     """
     hit = jax.lax.stop_gradient(masked.mean(ratio, mask)) > threshold
     return Mean(jnp.where(hit, 0.0, loss.total), loss.weight)

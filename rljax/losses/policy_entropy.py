@@ -18,6 +18,9 @@ def high_entropy(entropy: Tokens, mask: Mask, *, top: ScalarLike = 0.2) -> Token
 
     The threshold is the (1 - top) quantile over the valid tokens of the whole batch. Pass it as
     `weight` to `policy.regularize`: the denominator goes on counting all tokens.
+
+    >>> high_entropy(jnp.array([[0.1, 2.0, 0.3]]), jnp.ones((1, 3)), top=0.3)
+    Array([[0., 1., 0.]], dtype=float32)
     """
     threshold = masked.quantile(jax.lax.stop_gradient(entropy), mask, 1 - top)
     return ((entropy >= threshold) & (mask != 0)).astype(at_least_float32(entropy).dtype)
@@ -40,6 +43,11 @@ def clip_cov(
 
     Drawn with `key` from the unclipped tokens whose (A - mean A)(log π - mean log π) lies in
     (low, high): `share` of all valid tokens, at least one.
+
+    >>> rows = {"logps": jnp.array([[-3.0, -0.5]]), "old_logps": jnp.array([[-3.0, -0.5]])}
+    >>> A, mask, key = jnp.array([[-2.0, 1.0]]), jnp.ones((1, 2)), jax.random.key(0)
+    >>> clip_cov(**rows, advantages=A, mask=mask, key=key)[1]["clip_cov_ratio"].sum()
+    Array(1., dtype=float32)
     """
     loss, stats = policy.ppo_clip(
         logps=logps, old_logps=old_logps, advantages=advantages, mask=mask, clip=clip
@@ -66,6 +74,10 @@ def kl_cov(
     """-A ρ, plus kl_coef |log ρ| on the tokens of highest covariance (KL-Cov, arXiv:2505.22617).
 
     Those are `share` of all valid tokens, at least one. There is no clip.
+
+    >>> rows = {"logps": jnp.array([[-3.0, -0.5]]), "old_logps": jnp.array([[-2.9, -0.5]])}
+    >>> kl_cov(**rows, advantages=jnp.array([[-2.0, 0.5]]), mask=jnp.ones((1, 2)))[0]
+    Array([[ 1.9096..., -0.5      ]], dtype=float32)
     """
     ratio = importance.token_ratio(logps, old_logps, mask)
     cov = jnp.where(mask != 0, covariance(logps, advantages, mask), -jnp.inf)
@@ -80,7 +92,11 @@ def kl_cov(
 
 @jax.jit
 def covariance(logps: Tokens, advantages: Tokens, mask: Mask) -> Tokens:
-    """Each token's part of Cov(log π, A), which drives the entropy down; a constant."""
+    """Each token's part of Cov(log π, A), which drives the entropy down; a constant.
+
+    >>> covariance(jnp.array([[-3.0, -1.0]]), jnp.array([[-2.0, 2.0]]), jnp.ones((1, 2)))
+    Array([[2., 2.]], dtype=float32)
+    """
     logps, advantages = jax.lax.stop_gradient((logps, advantages))
     gap = at_least_float32(advantages) - masked.mean(advantages, mask)
     return masked.clean(gap * (at_least_float32(logps) - masked.mean(logps, mask)), mask)

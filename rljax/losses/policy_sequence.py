@@ -27,6 +27,10 @@ def sequence_clip(
 
     logps are sums over the completion, not means. RLOO's paper (arXiv:2402.14740) has one
     on-policy update: there ρ = 1 and this is REINFORCE. Advantages: `leave_one_out`.
+
+    >>> x = jnp.array([-1.0])
+    >>> sequence_clip(logps=x + 1, old_logps=x, advantages=jnp.array([1.0]))[0]
+    Array([-1.2], dtype=float32)
     """
     advantages = jax.lax.stop_gradient(advantages)
     high = clip if clip_high is None else clip_high
@@ -58,6 +62,10 @@ def gmpo(
     Each log-ratio is cut at `clip_high` above where A > 0 and at -`clip` below elsewhere, before
     the mean over the row's tokens. `clip` is in log space: 0.4 allows ratios from e^-0.4 to e^0.4.
     Mean over rows.
+
+    >>> rows = {"logps": jnp.array([[-1.0, -2.0]]), "old_logps": jnp.array([[-1.0, -1.5]])}
+    >>> gmpo(**rows, advantages=jnp.array([1.0]), mask=jnp.ones((1, 2)))[0]
+    Array([-0.7788...], dtype=float32)
     """
     high = clip if clip_high is None else clip_high
     log_ratio = masked.clean(
@@ -86,6 +94,10 @@ def mirror_descent(
     Its descent direction is the paper's eq. 3, A ∇log π - (τ/2) ∇(log π/π_old)². The completion
     is one action; π_old is the policy that sampled, and becomes the reference of each iteration
     (the optimizer is reset there). The paper prints no τ.
+
+    >>> x = jnp.array([-1.0])
+    >>> mirror_descent(logps=x + 1, old_logps=x, advantages=jnp.array([1.0]), tau=0.5)[0]
+    Array([0.25], dtype=float32)
     """
     gap = at_least_float32(logps) - jax.lax.stop_gradient(old_logps)
     target = jax.lax.stop_gradient(advantages)
@@ -99,6 +111,10 @@ def advantage_regression(
     """(log π - A/λ - log π_init)² per token: APA's squared form (arXiv:2306.02231), Starling's RL.
 
     Its optimum is π_init e^(A/λ) only when that is normalised already; else biased by log Z.
+
+    >>> rows = {"logps": jnp.array([[-1.0]]), "init_logps": jnp.array([[-2.0]])}
+    >>> advantage_regression(**rows, advantages=jnp.ones((1, 1)), mask=jnp.ones((1, 1)), lam=2.0)[0]
+    Array([[0.25]], dtype=float32)
     """
     target = jax.lax.stop_gradient(at_least_float32(init_logps) + advantages / lam)
     gap = masked.clean(at_least_float32(logps) - target, mask)
@@ -118,6 +134,10 @@ def quark(
     """-log π(y | x, reward token) + β KL - α H per token (Quark, arXiv:2205.13636).
 
     `kl` is the full KL(π||ref) of each position (`kl.full`), as the released code has it.
+
+    >>> x = jnp.array([[-1.0]])
+    >>> quark(logps=x, kl=0 * x + 0.4, entropy=0 * x + 2, mask=0 * x + 1)[0]
+    Array([[0.9]], dtype=float32)
     """
     loss = -at_least_float32(logps) + kl_coef * kl - entropy_coef * entropy
     return masked.clean(loss, mask), {"kl": jax.lax.stop_gradient(masked.clean(kl, mask))}

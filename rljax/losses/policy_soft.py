@@ -32,6 +32,10 @@ def cispo(
     CISPO (MiniMax-M1, arXiv:2506.13585); the cap 5 is ScaleRL's (arXiv:2510.13786). `max_ratio` is
     the bound itself, TRL's `epsilon_high`; verl and NeMo RL clip to [1-ε, 1+ε], open-instruct from
     above at 1+ε.
+
+    >>> rows = {"logps": jnp.array([[-1.0, -2.0]]), "old_logps": jnp.array([[-1.0, -1.5]])}
+    >>> cispo(**rows, advantages=jnp.array([1.0]), mask=jnp.ones((1, 2)))[0]
+    Array([[1.       , 1.2130...]], dtype=float32)
     """
     logps, advantages, mask = prepare(logps, advantages, mask)
     ratio = jax.lax.stop_gradient(ratio_at(logps, old_logps, mask, level))
@@ -55,6 +59,10 @@ def sapo(
 
     τ is `temperature_pos` where A > 0, else `temperature_neg`; a larger one closes sooner. At ρ = 1
     the gradient is the policy gradient. Aggregate with `sequence_mean`.
+
+    >>> rows = {"logps": jnp.array([[-1.0, -2.0]]), "old_logps": jnp.array([[-1.0, -1.5]])}
+    >>> sapo(**rows, advantages=jnp.array([1.0]), mask=jnp.ones((1, 2)))[0]
+    Array([[-2.       , -1.6115...]], dtype=float32)
     """
     logps, advantages, mask = prepare(logps, advantages, mask)
     ratio = ratio_at(logps, old_logps, mask, level)
@@ -75,6 +83,9 @@ def gamma_weight(
     """VESPO's φ(w) = w^k exp(λ (1-w)), w the sequence's ratio; a constant, 1 at w = 1.
 
     (k, λ) by the sign of the advantage; 0 counts as positive. w is held in [1e-8, e^20].
+
+    >>> gamma_weight(log_ratio=jnp.array([0.0, 1.0]), advantages=jnp.array([1.0, 1.0]))
+    Array([1.      , 0.0426...], dtype=float32)
     """
     log_w = jnp.clip(at_least_float32(log_ratio), jnp.log(1e-8), importance.LIMIT)
     positive = advantages >= 0
@@ -100,6 +111,10 @@ def vespo(
 
     `sampler_ratio` [B, T] (old over sampler, truncated or masked beforehand) goes into w, not in
     front of the loss. Aggregate with `token_mean`.
+
+    >>> rows = {"logps": jnp.array([[-1.0, -2.0]]), "old_logps": jnp.array([[-1.0, -1.5]])}
+    >>> vespo(**rows, advantages=jnp.array([1.0]), mask=jnp.ones((1, 2)))[0]
+    Array([[1.1977..., 2.3954...]], dtype=float32)
     """
     log_ratio = importance.log_sequence_weight(logps, old_logps, mask, sampler_ratio)
     weight = gamma_weight(

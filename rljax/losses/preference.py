@@ -59,6 +59,11 @@ def dpo(
     or one each (conservative DPO, soft labels): (1-ε)(-log σ(βh)) - ε log σ(-βh). TRL 1.16 ignores
     it here, OpenRLHF does not. `divergence` ("reverse_kl", "forward_kl", "js", "alpha") replaces
     the log-ratios by another score (f-DPO, arXiv:2309.16240). `beta` may be one each.
+
+    >>> c, r, zero = jnp.array([-1.0]), jnp.array([-3.0]), jnp.zeros(1)
+    >>> pair = {"chosen": c, "rejected": r, "ref_chosen": zero, "ref_rejected": zero}
+    >>> dpo(**pair, beta=0.1)[0]
+    Array([0.5981...], dtype=float32)
     """
     c, r = log_ratios(chosen, rejected, ref_chosen, ref_rejected)
     h = pairwise.score(c, divergence, alpha) - pairwise.score(r, divergence, alpha)
@@ -90,6 +95,11 @@ def robust_dpo(
     """Provably robust DPO (arXiv:2403.00409): DPO's loss in expectation over labels flipped at ε.
 
     [-(1-ε) log σ(βh) + ε log σ(-βh)] / (1-2ε). ValueError unless 0 <= ε < ½.
+
+    >>> c, r, zero = jnp.array([-1.0]), jnp.array([-3.0]), jnp.zeros(1)
+    >>> pair = {"chosen": c, "rejected": r, "ref_chosen": zero, "ref_rejected": zero}
+    >>> robust_dpo(**pair, label_smoothing=0.1)[0]
+    Array([0.5731...], dtype=float32)
     """
     if isinstance(label_smoothing, int | float) and not 0 <= label_smoothing < 0.5:
         raise ValueError(f"label_smoothing={label_smoothing}: robust DPO wants 0 <= it < 0.5")
@@ -109,7 +119,13 @@ def hinge(
     divergence: str = "reverse_kl",
     alpha: ScalarLike = 0.5,
 ) -> Result:
-    """max(0, 1 - β h): RSO's hinge-norm (arXiv:2309.06657). SLiC is `preference_free.slic`."""
+    """max(0, 1 - β h): RSO's hinge-norm (arXiv:2309.06657). SLiC is `preference_free.slic`.
+
+    >>> c, r, zero = jnp.array([-1.0]), jnp.array([-3.0]), jnp.zeros(1)
+    >>> pair = {"chosen": c, "rejected": r, "ref_chosen": zero, "ref_rejected": zero}
+    >>> hinge(**pair, beta=0.1)[0]
+    Array([0.8], dtype=float32)
+    """
     c, r = log_ratios(chosen, rejected, ref_chosen, ref_rejected)
     h = pairwise.score(c, divergence, alpha) - pairwise.score(r, divergence, alpha)
     return pairwise.hinge(beta * h), pair_stats(beta * c, beta * r)
@@ -132,6 +148,11 @@ def ipo(
 
     The paper sums over tokens. With both lengths (in tokens) each score is divided by its length,
     as its authors advise and TRL does; OpenRLHF and NeMo sum.
+
+    >>> c, r, zero = jnp.array([-1.0]), jnp.array([-3.0]), jnp.zeros(1)
+    >>> pair = {"chosen": c, "rejected": r, "ref_chosen": zero, "ref_rejected": zero}
+    >>> ipo(**pair, beta=0.5)[0]
+    Array([1.], dtype=float32)
     """
     c, r = log_ratios(chosen, rejected, ref_chosen, ref_rejected)
     s_c = _per_token(pairwise.score(c, divergence, alpha), chosen_length)
@@ -157,6 +178,11 @@ def length_normalized_dpo(
 
     With equal lengths L it is DPO at β/L. TRL's `sigmoid_norm`, open-instruct's `dpo_norm`. The
     stats are of the sums, so `rewards/*` grow with length.
+
+    >>> c, r, zero = jnp.array([-1.0]), jnp.array([-3.0]), jnp.zeros(1)
+    >>> pair = {"chosen": c, "rejected": r, "ref_chosen": zero, "ref_rejected": zero}
+    >>> length_normalized_dpo(**pair, chosen_length=c + 3, rejected_length=c + 3)[0]
+    Array([0.0067...], dtype=float32)
     """
     c, r = log_ratios(chosen, rejected, ref_chosen, ref_rejected)
     s_c = _per_token(pairwise.score(c, divergence, alpha), chosen_length)
@@ -193,6 +219,11 @@ def gpo(
 
     f: "logistic" (DPO), "hinge", "square" (IPO at τ = β/2, times β²), "exponential",
     "truncated_square", "savage".
+
+    >>> c, r, zero = jnp.array([-1.0]), jnp.array([-3.0]), jnp.zeros(1)
+    >>> pair = {"chosen": c, "rejected": r, "ref_chosen": zero, "ref_rejected": zero}
+    >>> gpo(**pair, function="exponential")[0]
+    Array([0.8187...], dtype=float32)
     """
     if function not in GPO_FUNCTIONS:
         raise ValueError(f"function={function!r}: choose one of {sorted(GPO_FUNCTIONS)}")
@@ -215,6 +246,11 @@ def discopop(
     """(1-m)(-log σ(x)) + m e^-x with x = βh, m = σ(x/τ): DiscoPOP (arXiv:2406.08414).
 
     Not convex, and with τ 0.05 nearly a switch at x = 0.
+
+    >>> c, r, zero = jnp.array([-1.0]), jnp.array([-3.0]), jnp.zeros(1)
+    >>> pair = {"chosen": c, "rejected": r, "ref_chosen": zero, "ref_rejected": zero}
+    >>> discopop(**pair)[0]
+    Array([0.8147...], dtype=float32)
     """
     c, r = log_ratios(chosen, rejected, ref_chosen, ref_rejected)
     x = beta * (pairwise.score(c, divergence, alpha) - pairwise.score(r, divergence, alpha))
@@ -248,6 +284,11 @@ def exo(
     """KL(policy's || labels' preference) on the pair: EXO-pref (arXiv:2402.00856, eq. 16).
 
     The labels say [1-ε, ε]; the KL is infinite at ε = 0, which is refused.
+
+    >>> c, r, zero = jnp.array([-1.0]), jnp.array([-3.0]), jnp.zeros(1)
+    >>> pair = {"chosen": c, "rejected": r, "ref_chosen": zero, "ref_rejected": zero}
+    >>> exo(**pair)[0]
+    Array([2.4220...], dtype=float32)
     """
     if isinstance(label_smoothing, int | float) and not 0 < label_smoothing < 1:
         raise ValueError(f"label_smoothing={label_smoothing}: EXO wants 0 < it < 1")

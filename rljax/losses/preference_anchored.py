@@ -21,7 +21,13 @@ def nca_pair(
     ref_rejected: Pairs,
     beta: ScalarLike = 0.1,
 ) -> Result:
-    """-log σ(βc) - ½ log σ(-βc) - ½ log σ(-βr): noise-contrastive alignment (arXiv:2402.05369)."""
+    """-log σ(βc) - ½ log σ(-βc) - ½ log σ(-βr): noise-contrastive alignment (arXiv:2402.05369).
+
+    >>> c, r, zero = jnp.array([-1.0]), jnp.array([-3.0]), jnp.zeros(1)
+    >>> pair = {"chosen": c, "rejected": r, "ref_chosen": zero, "ref_rejected": zero}
+    >>> nca_pair(**pair, beta=0.1)[0]
+    Array([1.3437...], dtype=float32)
+    """
     c, r = log_ratios(chosen, rejected, ref_chosen, ref_rejected)
     c, r = beta * c, beta * r
     negatives = 0.5 * jax.nn.log_sigmoid(-c) + 0.5 * jax.nn.log_sigmoid(-r)
@@ -42,6 +48,11 @@ def bco_pair(
 
     δ is a running mean of rewards, kept by the caller (`running.update`); it is a constant here.
     TRL up to 0.28 does so, one sample per batch; TRL 1.16 has δ = 0.
+
+    >>> c, r, zero = jnp.array([-1.0]), jnp.array([-3.0]), jnp.zeros(1)
+    >>> pair = {"chosen": c, "rejected": r, "ref_chosen": zero, "ref_rejected": zero}
+    >>> bco_pair(**pair, beta=0.1)[0]
+    Array([1.2987...], dtype=float32)
     """
     c, r = log_ratios(chosen, rejected, ref_chosen, ref_rejected)
     c, r = beta * c, beta * r
@@ -61,6 +72,11 @@ def apo_zero(
     """1 - σ(βc) + σ(βr): chosen up, rejected down (APO-zero, arXiv:2408.06266, eq. 7).
 
     For chosen completions better than what the model writes.
+
+    >>> c, r, zero = jnp.array([-1.0]), jnp.array([-3.0]), jnp.zeros(1)
+    >>> pair = {"chosen": c, "rejected": r, "ref_chosen": zero, "ref_rejected": zero}
+    >>> apo_zero(**pair, beta=0.1)[0]
+    Array([0.9505...], dtype=float32)
     """
     c, r = log_ratios(chosen, rejected, ref_chosen, ref_rejected)
     c, r = beta * c, beta * r
@@ -81,6 +97,11 @@ def apo_down(
 
     For chosen completions worse than what the model writes. At policy = reference the chosen side
     has no gradient.
+
+    >>> c, r, zero = jnp.array([-1.0]), jnp.array([-3.0]), jnp.zeros(1)
+    >>> pair = {"chosen": c, "rejected": r, "ref_chosen": zero, "ref_rejected": zero}
+    >>> apo_down(**pair, beta=0.1)[0]
+    Array([0.9251...], dtype=float32)
     """
     c, r = log_ratios(chosen, rejected, ref_chosen, ref_rejected)
     c, r = beta * c, beta * r
@@ -101,6 +122,11 @@ def sppo(
 
     P is the win rate of the chosen one against the policy that sampled, which is the reference.
     The ½ is the released code's; `sppo_hard` has none.
+
+    >>> c, r, zero = jnp.array([-1.0]), jnp.array([-3.0]), jnp.zeros(1)
+    >>> pair = {"chosen": c, "rejected": r, "ref_chosen": zero, "ref_rejected": zero}
+    >>> sppo(**pair, win_rate=jnp.ones(1), beta=0.5)[0]
+    Array([4.], dtype=float32)
     """
     c, r = log_ratios(chosen, rejected, ref_chosen, ref_rejected)
     target = jax.lax.stop_gradient(win_rate - 0.5) / beta
@@ -117,7 +143,13 @@ def sppo_hard(
     ref_rejected: Pairs,
     beta: ScalarLike = 0.1,
 ) -> Result:
-    """(c - ½/β)² + (r + ½/β)²: SPPO with P = 1 for the winner, twice `sppo` (TRL's form)."""
+    """(c - ½/β)² + (r + ½/β)²: SPPO with P = 1 for the winner, twice `sppo` (TRL's form).
+
+    >>> c, r, zero = jnp.array([-1.0]), jnp.array([-3.0]), jnp.zeros(1)
+    >>> pair = {"chosen": c, "rejected": r, "ref_chosen": zero, "ref_rejected": zero}
+    >>> sppo_hard(**pair, beta=0.1)[0]
+    Array([40.], dtype=float32)
+    """
     c, r = log_ratios(chosen, rejected, ref_chosen, ref_rejected)
     return (c - 0.5 / beta) ** 2 + (r + 0.5 / beta) ** 2, pair_stats(beta * c, beta * r)
 
@@ -136,6 +168,11 @@ def kto_pair(
     z_c and z_r are the batch means of c and r, not below 0: each half's reference point is the
     other half's KL, and gradients flow through it, unlike in `preference_unpaired.kto`. So the
     loss of a pair depends on its batch.
+
+    >>> c, r, zero = jnp.array([-1.0]), jnp.array([-3.0]), jnp.zeros(1)
+    >>> pair = {"chosen": c, "rejected": r, "ref_chosen": zero, "ref_rejected": zero}
+    >>> kto_pair(**pair, beta=0.1)[0]
+    Array([0.4752...], dtype=float32)
     """
     c, r = log_ratios(chosen, rejected, ref_chosen, ref_rejected)
     z_c, z_r = jax.nn.relu(c.mean()), jax.nn.relu(r.mean())

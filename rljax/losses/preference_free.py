@@ -31,6 +31,10 @@ def cpo(
     """-log σ(β(ℓ_w - ℓ_l)), ℓ summed: contrastive preference optimisation (arXiv:2401.08417).
 
     DPO with a uniform reference. The paper adds 1 x NLL of the chosen completion.
+
+    >>> pair = {"chosen": jnp.array([-1.0]), "rejected": jnp.array([-3.0])}
+    >>> cpo(**pair, beta=0.1)[0]
+    Array([0.5981...], dtype=float32)
     """
     c, r = _wide(chosen, rejected)
     loss = pairwise.logistic(beta * (c - r), label_smoothing=label_smoothing)
@@ -39,7 +43,12 @@ def cpo(
 
 @jax.jit
 def reference_free_hinge(*, chosen: Pairs, rejected: Pairs, beta: ScalarLike = 0.1) -> Result:
-    """max(0, 1 - β(ℓ_w - ℓ_l)), ℓ summed: CPO's and TPO's hinge in TRL."""
+    """max(0, 1 - β(ℓ_w - ℓ_l)), ℓ summed: CPO's and TPO's hinge in TRL.
+
+    >>> pair = {"chosen": jnp.array([-1.0]), "rejected": jnp.array([-3.0])}
+    >>> reference_free_hinge(**pair)[0]
+    Array([0.8], dtype=float32)
+    """
     c, r = _wide(chosen, rejected)
     return pairwise.hinge(beta * (c - r)), pair_stats(beta * c, beta * r)
 
@@ -50,6 +59,10 @@ def slic(*, chosen: Pairs, rejected: Pairs, margin: ScalarLike = 1.0) -> Result:
 
     The paper adds λ NLL of an SFT target, which need not be the chosen completion. Rewards in the
     stats are ℓ themselves.
+
+    >>> pair = {"chosen": jnp.array([-1.0]), "rejected": jnp.array([-3.0])}
+    >>> slic(**pair, margin=3.0)[0]
+    Array([1.], dtype=float32)
     """
     c, r = _wide(chosen, rejected)
     return jax.nn.relu(margin - c + r), pair_stats(c, r)
@@ -57,7 +70,12 @@ def slic(*, chosen: Pairs, rejected: Pairs, margin: ScalarLike = 1.0) -> Result:
 
 @jax.jit
 def reference_free_ipo(*, chosen: Pairs, rejected: Pairs, beta: ScalarLike = 0.1) -> Result:
-    """(ℓ_w - ℓ_l - 1/(2β))², ℓ averaged: IPO without reference, as TRL's CPO and TPO have it."""
+    """(ℓ_w - ℓ_l - 1/(2β))², ℓ averaged: IPO without reference, as TRL's CPO and TPO have it.
+
+    >>> pair = {"chosen": jnp.array([-1.0]), "rejected": jnp.array([-3.0])}
+    >>> reference_free_ipo(**pair, beta=0.5)[0]
+    Array([1.], dtype=float32)
+    """
     c, r = _wide(chosen, rejected)
     return (c - r - 1 / (2 * beta)) ** 2, pair_stats(beta * c, beta * r)
 
@@ -75,6 +93,10 @@ def simpo(
 
     γ is not multiplied by β; open-instruct's `gamma_beta_ratio` is γ/β. TPO-L is this with γ 0.5
     and an NLL term on a third, gold response (arXiv:2405.16681).
+
+    >>> pair = {"chosen": jnp.array([-1.0]), "rejected": jnp.array([-3.0])}
+    >>> simpo(**pair)[0]
+    Array([0.0485...], dtype=float32)
     """
     c, r = _wide(chosen, rejected)
     loss = pairwise.logistic(beta * (c - r) - gamma, label_smoothing=label_smoothing)
@@ -83,7 +105,11 @@ def simpo(
 
 @jax.jit
 def alpha_reward(logps: Pairs, *, alpha: ScalarLike) -> Pairs:
-    """(1 - p^-α)/α: AlphaPO's reward (arXiv:2501.03884); log p at α = 0."""
+    """(1 - p^-α)/α: AlphaPO's reward (arXiv:2501.03884); log p at α = 0.
+
+    >>> alpha_reward(jnp.array([-1.0]), alpha=0.25)
+    Array([-1.1361...], dtype=float32)
+    """
     logps = at_least_float32(logps)
     power = jnp.asarray(alpha, logps.dtype)
     limit = jnp.abs(power) < 1e-6
@@ -103,7 +129,12 @@ def alphapo(
     alpha: ScalarLike = 0.25,
     label_smoothing: ScalarLike = 0.0,
 ) -> Result:
-    """-log σ(β(r_w - r_l) - γ) with `alpha_reward` of averaged ℓ: AlphaPO (arXiv:2501.03884)."""
+    """-log σ(β(r_w - r_l) - γ) with `alpha_reward` of averaged ℓ: AlphaPO (arXiv:2501.03884).
+
+    >>> pair = {"chosen": jnp.array([-1.0]), "rejected": jnp.array([-3.0])}
+    >>> alphapo(**pair)[0]
+    Array([0.0002...], dtype=float32)
+    """
     c, r = alpha_reward(chosen, alpha=alpha), alpha_reward(rejected, alpha=alpha)
     loss = pairwise.logistic(beta * (c - r) - gamma, label_smoothing=label_smoothing)
     return loss, pair_stats(beta * c, beta * r)
@@ -114,6 +145,9 @@ def log_odds(logps: Pairs) -> Pairs:
     """log p/(1-p), by log1p(-e^ℓ) for small and log(-expm1(ℓ)) for large p.
 
     ℓ is held below -1e-6: at p = 1 the odds, and the gradient of TRL's form, are infinite.
+
+    >>> log_odds(jnp.log(jnp.array([0.5, 0.9])))
+    Array([0.       , 2.1972...], dtype=float32)
     """
     logps = jnp.minimum(at_least_float32(logps), -1e-6)
     near_one = logps > -0.693
@@ -129,6 +163,10 @@ def orpo(*, chosen: Pairs, rejected: Pairs, beta: ScalarLike = 0.1) -> Result:
 
     β is the paper's λ (0.05 for Zephyr-141B). The paper's loss adds the NLL of the chosen
     completion; TRL takes that NLL over its prompt too.
+
+    >>> pair = {"chosen": jnp.array([-1.0]), "rejected": jnp.array([-3.0])}
+    >>> orpo(**pair)[0]
+    Array([0.0086...], dtype=float32)
     """
     c, r = _wide(chosen, rejected)
     gap = log_odds(c) - log_odds(r)

@@ -20,6 +20,9 @@ def order(first: Rows, second: Rows, first_wins: Shaped[Array, "B"]) -> tuple[Ro
     """(of the winner, of the loser). Online DPO is `preference.dpo` of pairs so ordered.
 
     With rewards, `first_wins = reward_first >= reward_second`: ties go to the first.
+
+    >>> order(jnp.array([1.0, 2.0]), jnp.array([3.0, 4.0]), jnp.array([True, False]))[0]
+    Array([1., 4.], dtype=float32)
     """
     wins = first_wins != 0
     return jnp.where(wins, first, second), jnp.where(wins, second, first)
@@ -38,6 +41,10 @@ def nash_md(
 
     P is the chance that y beats a sample of the mixture policy. The KL term is token-wise: each
     token carries its own log-ratio, not the sequence's return.
+
+    >>> logps = {"logps": jnp.array([[-1.0]]), "ref_logps": jnp.array([[-2.0]])}
+    >>> nash_md(**logps, mask=jnp.ones((1, 1)), win_probability=jnp.array([0.7]))[0]
+    Array([0.0999...], dtype=float32)
     """
     logps, ref_logps = (masked.clean(at_least_float32(x), mask) for x in (logps, ref_logps))
     gap = jax.lax.stop_gradient(logps - ref_logps)
@@ -52,6 +59,9 @@ def xpo(pair_loss: Rows, ref_sample_logps: Rows, *, alpha: ScalarLike = 1e-5) ->
 
     `pair_loss` is DPO on a pair of one policy and one reference sample. The bonus lowers the
     likelihood of what the reference would write, summed over its tokens.
+
+    >>> xpo(jnp.array([0.7]), jnp.array([-20.0]), alpha=1e-3)
+    Array([0.68], dtype=float32)
     """
     return pair_loss + alpha * at_least_float32(ref_sample_logps)
 
@@ -71,6 +81,11 @@ def dno(
 
     r is the win rate against the policy that sampled, which is also the reference. DNO-Prct
     instead takes DPO on pairs of large margin.
+
+    >>> c, r, zero = jnp.array([-1.0]), jnp.array([-3.0]), jnp.zeros(1)
+    >>> pair = {"chosen": c, "rejected": r, "ref_chosen": zero, "ref_rejected": zero}
+    >>> dno(**pair, win_rate_chosen=zero + 0.7, win_rate_rejected=zero + 0.3)[0]
+    Array([0.6784...], dtype=float32)
     """
     c, r = log_ratios(chosen, rejected, ref_chosen, ref_rejected)
     wrong = jax.nn.sigmoid(jax.lax.stop_gradient(win_rate_rejected - win_rate_chosen))
@@ -96,6 +111,11 @@ def reward_aware(
     0 exactly when the implicit reward gap equals the real one. D: "backward_kl", the paper's, is
     KL of Bernoullis (target || model); "forward_kl" the other way; "square" (a - b)². η → ∞ is DPO.
     NeMo-Aligner's `rpo_bwd_kl`, `rpo_fwd_kl`, `rpo_sq`.
+
+    >>> c, r, zero = jnp.array([-1.0]), jnp.array([-3.0]), jnp.zeros(1)
+    >>> pair = {"chosen": c, "rejected": r, "ref_chosen": zero, "ref_rejected": zero}
+    >>> reward_aware(**pair, reward_chosen=zero + 1, reward_rejected=zero)[0]
+    Array([0.0697...], dtype=float32)
     """
     c, r = log_ratios(chosen, rejected, ref_chosen, ref_rejected)
     a, b = beta * (c - r), eta * jax.lax.stop_gradient(reward_chosen - reward_rejected)
@@ -117,7 +137,11 @@ def _bernoulli_kl(x, y):
 
 @jax.jit
 def optimal_value(rewards: Float[Array, "B N"], *, beta: ScalarLike = 0.5) -> Rows:
-    """β log mean exp(r/β) over the reference's samples: V* of A*-PO (arXiv:2505.20686)."""
+    """β log mean exp(r/β) over the reference's samples: V* of A*-PO (arXiv:2505.20686).
+
+    >>> optimal_value(jnp.array([[0.0, 1.0]]), beta=0.5)
+    Array([0.7168...], dtype=float32)
+    """
     n = rewards.shape[1]
     return beta * (jax.nn.logsumexp(at_least_float32(rewards) / beta, axis=1) - jnp.log(n))
 
@@ -129,6 +153,11 @@ def optimal_advantage_regression(
     """(β log π/ref - (r - V*))²: A*-PO's single-sample update (arXiv:2505.20686).
 
     `values` come from `optimal_value`, whose β (0.5) is another one.
+
+    >>> rows = {"logps": jnp.array([-1.0]), "ref_logps": jnp.array([-3.0])}
+    >>> loss, _ = optimal_advantage_regression(**rows, rewards=jnp.ones(1), values=jnp.zeros(1))
+    >>> loss
+    Array([0.9960...], dtype=float32)
     """
     implicit = beta * (at_least_float32(logps) - jax.lax.stop_gradient(ref_logps))
     target = jax.lax.stop_gradient(rewards - values)

@@ -24,7 +24,13 @@ def aot(
     beta: ScalarLike = 0.1,
     label_smoothing: ScalarLike = 0.0,
 ) -> Result:
-    """Quantile k of the policy's chosen - rejected against quantile k of the reference's."""
+    """Quantile k of the policy's chosen - rejected against quantile k of the reference's.
+
+    >>> c, r, zero = jnp.array([-1.0, 2.0]), jnp.array([-3.0, 0.0]), jnp.zeros(2)
+    >>> pair = {"chosen": c, "rejected": r, "ref_chosen": zero, "ref_rejected": zero}
+    >>> aot(**pair)[0]
+    Array([0.5981..., 0.5981...], dtype=float32)
+    """
     c, r = log_ratios(chosen, rejected, ref_chosen, ref_rejected)
     ours = jnp.sort(chosen - rejected)
     theirs = jax.lax.stop_gradient(jnp.sort(ref_chosen - ref_rejected))
@@ -45,6 +51,11 @@ def aot_unpaired(
     """Quantile k of the chosen log-ratios against quantile k of the rejected ones.
 
     Chosen and rejected need not answer the same prompts. TRL up to 0.28 calls it `aot_pair`.
+
+    >>> c, r, zero = jnp.array([-1.0, 2.0]), jnp.array([-3.0, 0.0]), jnp.zeros(2)
+    >>> pair = {"chosen": c, "rejected": r, "ref_chosen": zero, "ref_rejected": zero}
+    >>> aot_unpaired(**pair)[0]
+    Array([0.5981..., 0.5981...], dtype=float32)
     """
     c, r = log_ratios(chosen, rejected, ref_chosen, ref_rejected)
     gap = jnp.sort(c) - jnp.sort(r)

@@ -25,6 +25,9 @@ def kto_reference_point(logps: Rows, ref_logps: Rows) -> Float[Array, ""]:
     """max(0, mean h) over completions paired with other rows' prompts, a constant: KTO's z₀.
 
     Needs a batch of two or more, or a completion has no other prompt.
+
+    >>> kto_reference_point(jnp.array([-1.0, -2.0]), jnp.array([-3.0, -2.0]))
+    Array(1., dtype=float32)
     """
     if logps.shape[0] < 2:
         raise ValueError("KTO's reference point wants 2 or more mismatched rows, got 1")
@@ -46,6 +49,10 @@ def kto(
 
     + and `desirable_weight` for desirable rows, - and `undesirable_weight` for the others. Average
     over all rows, not over weights. z₀ is `kto_reference_point`.
+
+    >>> rows = {"logps": jnp.array([-1.0, -1.0]), "ref_logps": jnp.array([-3.0, -3.0])}
+    >>> kto(**rows, desirable=jnp.array([True, False]), reference_point=0.0)[0]
+    Array([0.4501..., 0.5498...], dtype=float32)
     """
     h = _log_ratio(logps, ref_logps)
     gap = beta * (h - jax.lax.stop_gradient(reference_point))
@@ -64,7 +71,12 @@ def apo_zero_unpaired(
     desirable_weight: ScalarLike = 1.0,
     undesirable_weight: ScalarLike = 1.0,
 ) -> Result:
-    """λ σ(∓βh): APO-zero on single completions (arXiv:2408.06266), KTO without reference point."""
+    """λ σ(∓βh): APO-zero on single completions (arXiv:2408.06266), KTO without reference point.
+
+    >>> rows = {"logps": jnp.array([-1.0, -1.0]), "ref_logps": jnp.array([-3.0, -3.0])}
+    >>> apo_zero_unpaired(**rows, desirable=jnp.array([True, False]), beta=0.5)[0]
+    Array([0.2689..., 0.7310... ], dtype=float32)
+    """
     return kto(
         logps=logps,
         ref_logps=ref_logps,
@@ -99,6 +111,10 @@ def bco(
 
     δ is the running mean of all rewards βh, this batch included (`running.update`); a constant.
     `weight` are `density_ratio` weights of undesirable rows; they do not touch desirable ones.
+
+    >>> rows = {"logps": jnp.array([-1.0, -1.0]), "ref_logps": jnp.array([-3.0, -3.0])}
+    >>> bco(**rows, desirable=jnp.array([True, False]), delta=0.1)[0]
+    Array([0.6443..., 0.7443... ], dtype=float32)
     """
     h = beta * _log_ratio(logps, ref_logps)
     gap = h - jax.lax.stop_gradient(delta)
@@ -113,6 +129,9 @@ def density_ratio(probability: Rows, *, low: ScalarLike = 0.5, high: ScalarLike 
     """p/(1-p) held within [low, high]: BCO's underlying-distribution matching.
 
     p is a classifier's probability that the prompt comes from the desirable set.
+
+    >>> density_ratio(jnp.array([0.1, 0.75]))
+    Array([0.5, 3. ], dtype=float32)
     """
     return jnp.clip(probability / (1 - probability + 1e-8), low, high)
 
@@ -123,6 +142,9 @@ def npo(*, logps: Rows, ref_logps: Rows, beta: ScalarLike = 0.1) -> Result:
 
     All rows are to be forgotten. Tends to gradient ascent as β → 0, and fades as a row becomes
     unlikely.
+
+    >>> npo(logps=jnp.array([-1.0]), ref_logps=jnp.array([-3.0]))[0]
+    Array([15.9627...], dtype=float32)
     """
     h = _log_ratio(logps, ref_logps)
     loss = -(2 / beta) * jax.nn.log_sigmoid(-beta * h)
@@ -144,6 +166,10 @@ def d2o(
     Only the rejected answers come from people; the K anchors are the model's own samples. Their
     references may differ: harmful for anchors, harmless for rejected. The formula is from a
     third-party reading of the paper. K = 1, one reference and α = β is DPO.
+
+    >>> anchors = {"anchors": jnp.array([[1.0, -1.0]]), "ref_anchors": jnp.zeros((1, 2))}
+    >>> d2o(**anchors, rejected=jnp.array([-2.0]), ref_rejected=jnp.zeros(1))[0]
+    Array([0.5981...], dtype=float32)
     """
     h = _log_ratio(anchors, ref_anchors).mean(1)
     h_l = _log_ratio(rejected, ref_rejected)
@@ -159,6 +185,10 @@ def dro(
 
     Both are ½(r - V - τh)², one with V held, one with h held; the policy's is divided by τ (eq. 8).
     `rewards` may be any scalar feedback, `values` is V(prompt) of a separate network.
+
+    >>> rows = {"logps": jnp.array([-1.0]), "ref_logps": jnp.array([-3.0])}
+    >>> dro(**rows, rewards=jnp.array([1.0]), values=jnp.zeros(1), tau=0.5)[0]
+    Array([0.], dtype=float32)
     """
     h, values = _log_ratio(logps, ref_logps), at_least_float32(values)
     rewards = at_least_float32(rewards)

@@ -34,6 +34,9 @@ def bradley_terry(
     `center_coef` adds that times (r_w + r_l)², which keeps scores near 0 (arXiv:2312.09244; 0.01).
     `label_smoothing` is P(the label is wrong), one each for soft labels: the optimum of a pair that
     a judge prefers with probability p is r_w - r_l = logit(p) (RLAIF). Equal scores count as wrong.
+
+    >>> bradley_terry(chosen=jnp.array([1.0]), rejected=jnp.array([0.0]))[0]
+    Array([0.3132...], dtype=float32)
     """
     chosen, rejected = at_least_float32(chosen), at_least_float32(rejected)
     gap = chosen - rejected if margin is None else chosen - rejected - margin
@@ -43,7 +46,12 @@ def bradley_terry(
 
 @jax.jit
 def scaled_bradley_terry(*, chosen: Pairs, rejected: Pairs, margin: Pairs) -> Result:
-    """-margin log σ(r_w - r_l): HelpSteer2-Preference's scaled BT (arXiv:2410.01257)."""
+    """-margin log σ(r_w - r_l): HelpSteer2-Preference's scaled BT (arXiv:2410.01257).
+
+    >>> scores = {"chosen": jnp.array([1.0]), "rejected": jnp.array([0.0])}
+    >>> scaled_bradley_terry(**scores, margin=jnp.array([2.0]))[0]
+    Array([0.6265...], dtype=float32)
+    """
     loss, stats = bradley_terry(chosen=chosen, rejected=rejected)
     return jax.lax.stop_gradient(margin) * loss, stats
 
@@ -53,6 +61,9 @@ def focal(*, chosen: Pairs, rejected: Pairs, gamma: ScalarLike = 2.0) -> Result:
     """-(1 - 2 max(0, P - ½))^γ log P, P = σ(r_w - r_l): InternLM2's ranking loss (2403.17297).
 
     Easy pairs fade; at P <= ½ and at γ = 0 it is Bradley-Terry. Add `score_barrier`.
+
+    >>> focal(chosen=jnp.array([1.0]), rejected=jnp.array([0.0]))[0]
+    Array([0.0906...], dtype=float32)
     """
     chosen, rejected = at_least_float32(chosen), at_least_float32(rejected)
     gap = chosen - rejected
@@ -68,6 +79,9 @@ def score_barrier(
     """-λ(log(5 + r) + log(5 - r)): keeps scores within ±5 (InternLM2, arXiv:2403.17297).
 
     Held just inside the bound, where its gradient is 0: start from a head that scores near 0.
+
+    >>> score_barrier(jnp.array([0.0, 4.9]))
+    Array([-0.0643...,  0.0002...], dtype=float32)
     """
     scores = at_least_float32(scores)
     edge = bound * (1 - 1e-6)
@@ -87,6 +101,10 @@ def signed_cost(
 
     -log σ(C_worse - C_better) - log σ(s_w C_worse) - log σ(s_b C_better), s = +1 harmful, -1 safe.
     `worse` is the more harmful completion of the pair.
+
+    >>> one = jnp.ones(1)
+    >>> signed_cost(worse=one, better=-one, worse_sign=one, better_sign=-one)[0]
+    Array([0.7534...], dtype=float32)
     """
     worse, better = at_least_float32(worse), at_least_float32(better)
     loss = pairwise.logistic(worse - better)
@@ -105,6 +123,9 @@ def general_preference(
 
     a, b are embeddings of the two completions; antisymmetric, so cycles can be learned. Train it
     with `pairwise.logistic(s / 0.1)`. b_{m1} = a_{m1} = c gives Bradley-Terry.
+
+    >>> general_preference(jnp.array([[2.0, 1.0]]), jnp.array([[1.0, 1.0]]))
+    Array([1.], dtype=float32)
     """
     a, b = (at_least_float32(x).reshape(x.shape[0], -1, 2) for x in (a, b))
     planes = a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
@@ -123,6 +144,10 @@ def generation_regularized(
     """(1-α) Bradley-Terry - α log σ(β ℓ_w): GRM with SFT regulariser (arXiv:2406.10216).
 
     ℓ_w is the language-model head's log-probability of the chosen completion, summed over tokens.
+
+    >>> scores = {"chosen": jnp.array([1.0]), "rejected": jnp.array([0.0])}
+    >>> generation_regularized(**scores, chosen_logps=jnp.array([-5.0]), alpha=0.1)[0]
+    Array([0.3793...], dtype=float32)
     """
     loss, stats = bradley_terry(chosen=chosen, rejected=rejected)
     keep = -jax.nn.log_sigmoid(beta * at_least_float32(chosen_logps))

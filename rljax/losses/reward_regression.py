@@ -16,6 +16,9 @@ def attribute_regression(
     """(prediction - label)² per attribute: HelpSteer2, SteerLM (arXiv:2406.08673).
 
     Missing labels, NaN or mask 0, give 0 and no gradient. Average over what is labelled.
+
+    >>> attribute_regression(jnp.array([[1.0, 2.0]]), jnp.array([[0.0, jnp.nan]]))
+    Array([[1., 0.]], dtype=float32)
     """
     known = ~jnp.isnan(labels) if mask is None else (mask != 0) & ~jnp.isnan(labels)
     gap = at_least_float32(predictions) - jnp.where(known, labels, 0.0)
@@ -29,6 +32,9 @@ def quantile_regression(
     """Σ_q max(τ_q u, (τ_q - 1) u), u = label - quantile: QRM's pinball loss (arXiv:2409.10164).
 
     `levels` τ in (0, 1): the paper takes 19 from 0.05 to 0.95. Its minimum is at the quantiles.
+
+    >>> quantile_regression(jnp.array([[[0.0]]]), jnp.array([[1.0]]), jnp.array([0.9]))
+    Array([[0.9]], dtype=float32)
     """
     u = at_least_float32(labels)[:, :, None] - at_least_float32(quantiles)
     tau = levels[None, None, :]
@@ -40,6 +46,9 @@ def gaussian_nll(mean: Attributes, log_std: Attributes, labels: Attributes) -> A
     """log σ + ½((label - μ)/σ)²: URM's probabilistic head (arXiv:2410.00847), without constant.
 
     Regressing on a reparameterised sample μ + σε instead, also seen, drives σ to 0.
+
+    >>> gaussian_nll(jnp.zeros((1, 1)), jnp.zeros((1, 1)), jnp.array([[2.0]]))
+    Array([[2.]], dtype=float32)
     """
     log_std = at_least_float32(log_std)
     z = (at_least_float32(labels) - mean) * jnp.exp(-log_std)
@@ -53,6 +62,9 @@ def gated_score(
     """softmax(gate / T) · attributes: ArmoRM's prompt-conditioned mixture (arXiv:2406.12845).
 
     The gate must see the prompt only.
+
+    >>> gated_score(jnp.array([[1.0, 3.0]]), jnp.array([[0.0, 0.0]]))
+    Array([2.], dtype=float32)
     """
     weights = jax.nn.softmax(at_least_float32(gate_logits) / temperature)
     return (weights * attributes).sum(-1)
@@ -60,7 +72,11 @@ def gated_score(
 
 @jax.jit
 def decorrelate(scores: Float[Array, "B"], nuisance: Float[Array, "B"]) -> Float[Array, "B"]:
-    """scores - λ nuisance with λ = Cov/Var, so that their correlation is 0 (ArmoRM's verbosity)."""
+    """scores - λ nuisance with λ = Cov/Var, so that their correlation is 0 (ArmoRM's verbosity).
+
+    >>> decorrelate(jnp.array([1.0, 2.0, 3.0]), jnp.array([0.0, 1.0, 2.0]))
+    Array([1., 1., 1.], dtype=float32)
+    """
     scores, nuisance = at_least_float32(scores), at_least_float32(nuisance)
     centred = nuisance - nuisance.mean()
     variance = (centred**2).mean()
@@ -76,6 +92,10 @@ def step_classification(
 
     `labels` are class ids where a step ends and -100 elsewhere, where the loss is 0. No shift: the
     logits at the step's last token classify the step.
+
+    >>> loss, _ = step_classification(jnp.zeros((1, 2, 2)), jnp.array([[-100, 1]]))
+    >>> loss
+    Array([[0.       , 0.6931...]], dtype=float32)
     """
     known = labels >= 0
     logits = jnp.where(known[..., None], at_least_float32(logits), 0.0)
@@ -93,5 +113,9 @@ def verdict_nll(
 
     Log-probabilities over the whole vocabulary: probability left for other tokens costs too. The
     score of an answer is p(yes). Over {yes, no} alone it is binary cross-entropy.
+
+    >>> logp = jnp.log(jnp.array([0.25]))
+    >>> verdict_nll(yes_logp=logp, no_logp=logp, correct=jnp.array([1]))
+    Array([1.3862...], dtype=float32)
     """
     return -at_least_float32(jnp.where(correct != 0, yes_logp, no_logp))

@@ -33,7 +33,12 @@ def empty() -> Moments:
 def update(
     moments: Moments, x: Float[Array, "*shape"], mask: Shaped[Array, "*shape"] | None = None
 ) -> Moments:
-    """Add a batch (Chan et al. 1979): exact, whatever the batch sizes. No gradient flows."""
+    """Add a batch (Chan et al. 1979): exact, whatever the batch sizes. No gradient flows.
+
+    >>> moments = update(update(empty(), jnp.array([1.0, 2.0])), jnp.array([6.0]))
+    >>> float(moments.mean)
+    3.0
+    """
     x = jax.lax.stop_gradient(at_least_float32(x))
     mask = jnp.ones(x.shape, bool) if mask is None else mask != 0
     n = mask.sum().astype(x.dtype)
@@ -51,6 +56,10 @@ def update(
 
 @jax.jit
 def normalize(moments: Moments, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """(x - mean) / std of what was seen; only centred while there is no spread."""
+    """(x - mean) / std of what was seen; only centred while there is no spread.
+
+    >>> normalize(update(empty(), jnp.array([1.0, 3.0])), jnp.array([4.0]))
+    Array([1.4142...], dtype=float32)
+    """
     std = moments.std()
     return (at_least_float32(x) - moments.mean) / jnp.where(std > 0, std, 1.0)

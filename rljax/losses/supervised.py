@@ -11,7 +11,11 @@ Logps = Float[Array, "*shape"]
 
 @jax.jit
 def nll(logps: Logps) -> Logps:
-    """Negative log-likelihood in nats."""
+    """Negative log-likelihood in nats.
+
+    >>> nll(jnp.array([-0.5, -2.0]))
+    Array([0.5, 2. ], dtype=float32)
+    """
     return -at_least_float32(logps)
 
 
@@ -20,6 +24,9 @@ def dft(logps: Logps) -> Logps:
     """Dynamic fine-tuning (arXiv:2508.05629, eq. 9): each token's NLL times its own probability.
 
     The probability is a constant to the gradient.
+
+    >>> dft(jnp.array([-0.5, -2.0]))
+    Array([0.3032..., 0.2706...], dtype=float32)
     """
     logps = at_least_float32(logps)
     return -jax.lax.stop_gradient(jnp.exp(logps)) * logps
@@ -33,6 +40,9 @@ def label_smoothed_nll(
 
     `mean_logps` is that mean of log p, e.g. `log_softmax(logits).mean(-1)`; a vocabulary entry at
     -inf makes it infinite.
+
+    >>> label_smoothed_nll(jnp.array([-0.5]), jnp.array([-3.0]), label_smoothing=0.1)
+    Array([0.75], dtype=float32)
     """
     logps, mean_logps = at_least_float32(logps), at_least_float32(mean_logps)
     return -(1 - label_smoothing) * logps - label_smoothing * mean_logps

@@ -23,6 +23,10 @@ def clipped(
 
     The ½ is inside: TRL multiplies by `vf_coef` 0.1, verl and OpenRLHF clip at 0.5. `inf` turns
     clipping off.
+
+    >>> values = {"values": jnp.array([[1.0]]), "old_values": jnp.array([[0.0]])}
+    >>> clipped(**values, returns=jnp.array([[2.0]]))[0]
+    Array([[1.6199...]], dtype=float32)
     """
     values, old_values, returns = map(at_least_float32, (values, old_values, returns))
     old_values, returns = jax.lax.stop_gradient((old_values, returns))
@@ -38,7 +42,12 @@ def clipped(
 def explained_variance(
     *, values: Tokens, returns: Tokens, mask: Shaped[Array, "B T"]
 ) -> Float[Array, ""]:
-    """1 - Var(R - V) / Var(R): 1 is a perfect critic, 0 one that knows only the mean."""
+    """1 - Var(R - V) / Var(R): 1 is a perfect critic, 0 one that knows only the mean.
+
+    >>> x = jnp.array([[1.0, 2.0, 3.0]])
+    >>> explained_variance(values=x, returns=x + 1, mask=jnp.ones((1, 3)))
+    Array(1., dtype=float32)
+    """
     residual = masked.var(returns - values, mask, ddof=0)
     total = masked.var(returns, mask, ddof=0)
     return jnp.where(total > 0, 1 - residual / jnp.where(total > 0, total, 1.0), 0.0)

@@ -26,6 +26,7 @@ LOSSES = pathlib.Path("rljax/losses")
 # Which golden cases exercise a module; None: all of them.
 GOLDENS = {
     "advantage": "ppo",
+    "chunked_head": "nothing",
     "completions": "ppo or truncated",
     "controllers": "adaptive",
     "distill": "distill",
@@ -61,6 +62,7 @@ GOLDENS = {
 }
 # Tests of these modules stand under another's name.
 TESTED_BY = {
+    "chunked_head": "logprobs",
     "completions": "running",
     "distill_policy": "distill",
     "distill_topk": "distill",
