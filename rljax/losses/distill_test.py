@@ -132,6 +132,14 @@ def test_minillm_advantage_is_a_normalised_return_to_go():
     np.testing.assert_allclose(normal, [[3 / 1.75, 4 / 1.5, 4, 0]], rtol=1e-6)
 
 
+def test_the_teachers_reward_is_a_constant():
+    def total(x):
+        rows = {"student_logps": x, "teacher_logps": 2 * x, "mask": jnp.ones((1, 3))}
+        return distill_policy.minillm_advantage(**rows).sum()
+
+    assert (jax.grad(total)(jnp.ones((1, 3))) == 0).all()
+
+
 def test_early_divergence_weighs_most_in_iw_opd():
     rows = {"student_logps": jnp.full((1, 3), -1.0), "mask": jnp.ones((1, 3))}
     _, stats = distill_policy.iw_opd(**rows, teacher_logps=jnp.asarray([[-3.0, -2.0, 0.0]]))

@@ -1,8 +1,8 @@
 """Advantages from several samples of the same prompt: rewards in as [prompts, samples].
 
 NaN is a completion without a reward (a reward function returned None). It takes no part in any
-statistic and its advantage is 0; leave it out of the loss with `scored`. All sums run over the
-global batch under `jit` over a mesh. No gradient flows to rewards.
+statistic and its advantage is 0; leave it out of the loss with `scored`. Statistics are of the
+global batch under `jit` over a mesh. Policy losses hold advantages constant.
 """
 
 import functools

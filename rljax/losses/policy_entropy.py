@@ -84,7 +84,8 @@ def kl_cov(
     count = jnp.maximum(jnp.floor(share * (mask != 0).sum()), 1)
     rank = jnp.argsort(jnp.argsort(-cov.ravel())).reshape(cov.shape)
     chosen = (mask != 0) & (rank < count)
-    drift = masked.clean(jnp.abs(at_least_float32(logps) - old_logps), mask)
+    drift = at_least_float32(logps) - jax.lax.stop_gradient(at_least_float32(old_logps))
+    drift = masked.clean(jnp.abs(drift), mask)
     loss = masked.clean(-jax.lax.stop_gradient(advantages) * ratio, mask)
     loss = loss + jnp.where(chosen, kl_coef * drift, 0.0)
     return loss, {"kl_cov_ratio": chosen.astype(cov.dtype)}

@@ -113,6 +113,26 @@ ROW_LOSSES = {
 }
 BATCHED_ROWS = {"kto_pair", "aot", "aot_unpaired"}
 
+ADVANTAGES = jnp.asarray([-1.0, 0.0, 0.5, 2.0])
+
+
+def vespo(logps, old_logps, mask):
+    rows = {"advantages": ADVANTAGES, "mask": mask}
+    return policy_soft.vespo(logps=logps, old_logps=old_logps, **rows)
+
+
+def gmpo(logps, old_logps, mask):
+    rows = {"advantages": ADVANTAGES, "mask": mask}
+    loss, _ = policy_sequence.gmpo(logps=logps, old_logps=old_logps, **rows)
+    return jnp.where(mask != 0, loss[:, None], 0.0)
+
+
+def nash_md(logps, ref_logps, mask):
+    rows = {"win_probability": jnp.asarray([0.1, 0.5, 0.7, 1.0]), "mask": mask}
+    loss, _ = preference_online.nash_md(logps=logps, ref_logps=ref_logps, **rows)
+    return jnp.where(mask != 0, loss[:, None], 0.0)
+
+
 # (loss, names of its [B, T] inputs beside the mask)
 TOKEN_LOSSES = {
     "reinforce": (policy.reinforce, ("logps", "advantages")),
@@ -143,7 +163,13 @@ TOKEN_LOSSES = {
     "iw_opd": (distill_policy.iw_opd, ("student_logps", "teacher_logps")),
     "kl_cov": (policy_entropy.kl_cov, ("logps", "old_logps", "advantages")),
 }
-BATCHED_TOKENS = {"kl_cov"}  # its tokens are chosen over the batch
+TOKEN_LOSSES |= {
+    "vespo": (vespo, ("logps", "old_logps")),
+    "gmpo": (gmpo, ("logps", "old_logps")),
+    "nash_md": (nash_md, ("logps", "ref_logps")),
+}
+# kl_cov chooses its tokens over the batch; the others here have their rows' advantages built in.
+BATCHED_TOKENS = {"kl_cov", "vespo", "gmpo", "nash_md"}
 
 
 def unreduced(out):
@@ -207,6 +233,25 @@ def test_bf16_log_probabilities_give_fp32_losses(name):
     assert out.dtype == jnp.float32
     want = unreduced(loss(**{k: v.astype(jnp.float32) for k, v in half.items()}))
     np.testing.assert_allclose(out, want, rtol=2e-2, atol=2e-2)
+
+
+CONSTANT = {
+    *("ref_chosen", "ref_rejected", "ref_logps", "old_logps", "init_logps", "teacher_logps"),
+    *("advantages", "returns", "old_values", "offset", "win_rate"),
+    *("win_rate_chosen", "win_rate_rejected", "reward_chosen", "reward_rejected"),
+}
+
+
+@pytest.mark.parametrize("name", [*ROW_LOSSES, *TOKEN_LOSSES])
+def test_references_and_advantages_are_constants_and_the_policy_is_not(name):
+    loss, names = (ROW_LOSSES | TOKEN_LOSSES)[name]
+    tokens = name in TOKEN_LOSSES
+    arrays = draw(names, (B, T) if tokens else (B,), 9, scale=0.1)
+    extra = {"mask": jnp.ones((B, T))} if tokens else {}
+    _, grads = value_and_grads(loss, arrays, **extra)
+    for key in CONSTANT & grads.keys():
+        assert (grads[key] == 0).all(), key
+    assert (grads[names[0]] != 0).any()
 
 
 masks = st.lists(st.lists(st.booleans(), min_size=T, max_size=T), min_size=B, max_size=B).map(
